@@ -1,0 +1,44 @@
+# Everything runs in .venv, which is made from pyproject.toml and constraints.txt alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test test-long lint format bench clean
+
+help:
+	@echo "make demo       export the built-in model, print its tree and coverage"
+	@echo "make test       run the test suite"
+	@echo "make test-long  run the tests that take minutes"
+	@echo "make lint       ruff, ruff format --check, mypy"
+	@echo "make bench      measure hieronnx beside its peers; writes docs/benchmarks.md"
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/hieronnx demo
+
+test: $(STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m "not long"
+
+test-long: $(STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m long
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""From evidence to node scopes: the strategies, and the rules that fill what they leave open."""

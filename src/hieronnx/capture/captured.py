@@ -1,0 +1,45 @@
+"""What a route hands on: the calls, and the graph that it is about to write with its nodes' attributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from hieronnx.carry import Carried
+from hieronnx.graph import View
+from hieronnx.tags import CallSite
+
+__all__ = ["Annotate", "Captured", "ExportRequest", "NodeMetadata"]
+
+NodeMetadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+"""Metadata to embed, by a node's graph and its first output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """The calls of the captured execution, and the graph as it will be written."""
+
+    sites: tuple[CallSite, ...]
+    view: View
+    carried: Carried
+
+
+Annotate: TypeAlias = Callable[[Captured], NodeMetadata]
+"""Called once by a route, right before it writes: from what was captured to what is embedded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """A model, its example inputs and torch's own options, passed on as they are."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `torch.onnx.export`."""
+    strip_torch_metadata: bool = False

@@ -1,0 +1,170 @@
+"""The dynamo route: torch.export, translated to ONNX; each raw node leads back to the call that made it.
+
+While torch.export traces, every FX node is marked with the call that is running. torch keeps such marks
+through its decompositions, so that each node of the raw ONNX graph has one. torch's version converter and
+optimizer then rewrite that graph in place; carry follows them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import InlinePass
+from torch import nn
+
+from hieronnx.capture import _torch
+from hieronnx.capture.calls import CallRecorder
+from hieronnx.capture.captured import Annotate, Captured, ExportRequest
+from hieronnx.carry import Attribution, CallTree, carry_scopes
+from hieronnx.graph import View, first_output, view_model, walk_nodes
+from hieronnx.hierarchy import ROOT, CallId
+
+__all__ = ["export_dynamo"]
+
+_MARK = "hieronnx.call"
+_SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_inputs": "keep_initializers_as_inputs"}
+
+
+def export_dynamo(request: ExportRequest, annotate: Annotate) -> None:
+    """Export through `torch.onnx.export(dynamo=True)` and write the file with its nodes annotated."""
+    watcher = _Watcher(request.model)
+    options = dict(request.options)
+    saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
+    saving["external_data"] = options.pop("external_data", True)
+    with watcher.watching():
+        program = torch.onnx.export(
+            request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
+        )
+    assert program is not None  # it is None only for dynamo=False
+    model = program.model
+    metadata = annotate(watcher.carry_to(model))
+    for graph, node in walk_nodes(model):
+        if request.strip_torch_metadata:
+            _strip_torch_metadata(node)
+        node.metadata_props.update(metadata.get((graph, first_output(node)), {}))
+    program.save(request.output, **saving)
+
+
+def _strip_torch_metadata(node: ir.Node) -> None:
+    for key in [key for key in node.metadata_props if key.startswith("pkg.torch.") or key == "namespace"]:
+        del node.metadata_props[key]
+
+
+class _Watcher:
+    """Watches one export: marks FX nodes with their call, and keeps the raw ONNX graph's structure."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._recorder = CallRecorder(model)
+        self._bodies: list[torch.fx.GraphModule] = []
+        """Modules that Dynamo made of control flow, being traced: the outermost first."""
+        self._branches: list[torch.fx.GraphModule] = []
+        """Those of them that are a body, traced by a tracer of its own."""
+        self._main_tracer: Any = None
+        self._raw: View | None = None
+        self._scopes: list[Attribution | None] = []
+        self._model = model
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe torch while the context lasts."""
+        with (
+            _torch.exclusive(),
+            _torch.observe_module_calls(self._enter, self._leave),
+            _torch.observe_fx_nodes(self._mark),
+            _torch.observe_translation(self._keep_raw),
+        ):
+            yield
+
+    def carry_to(self, model: ir.Model) -> Captured:
+        """Attribute the nodes of the finished model from those of the raw one."""
+        assert self._raw is not None
+        view = view_model(model)
+        self._recorder.check_complete()
+        tree = CallTree({site.id: site.parent for site in self._recorder.sites})
+        return Captured(tuple(self._recorder.sites), view, carry_scopes(self._raw, self._scopes, view, tree))
+
+    # While torch.export traces -----------------------------------------------------------------------------
+
+    def _enter(self, module: nn.Module, path: str | None, tracer: Any) -> Any:
+        if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
+            self._bodies.append(module)
+            if tracer is not self._main_tracer:
+                self._branches.append(module)
+            return module
+        call = self._recorder.enter(module, path)
+        if call == ROOT:
+            self._main_tracer = tracer
+        return call
+
+    def _leave(self, token: Any) -> None:
+        if isinstance(token, torch.fx.GraphModule):
+            self._bodies.pop()
+            if self._branches and self._branches[-1] is token:
+                self._branches.pop()
+        else:
+            self._recorder.leave(token)
+
+    def _mark(self, node: torch.fx.Node) -> None:
+        """Write the running call into an FX node, unless the node was made from one that has it."""
+        custom = node.meta.get("custom") or {}
+        if _MARK in custom or node.op in ("placeholder", "output"):
+            return
+        call = self._recorder.current
+        if call is not None and self._branches:
+            call = self._call_in_body(node) or call
+        if call is not None:
+            node.meta["custom"] = {**custom, _MARK: tuple(call)}
+
+    def _call_in_body(self, node: torch.fx.Node) -> CallId | None:
+        """Return the call of a node in a control-flow body.
+
+        Dynamo traced the body into a module of its own, whose nodes have the ids of the modules that ran; torch
+        then traces that module anew, more than once, from its generated code.
+        """
+        stack = node.meta.get("nn_module_stack")
+        source = None if stack else _torch.generated_source_node(sys._getframe(), self._bodies)
+        if source is not None:
+            marked = (source.meta.get("custom") or {}).get(_MARK)
+            if marked is not None:
+                return CallId(*marked)
+            stack = source.meta.get("nn_module_stack")
+        found = []
+        for key, (name, _) in (stack or {}).items():
+            path = self._path_of_stack_key(str(key))
+            if path is not None:
+                found.append(((key, name), path))
+        return self._recorder.enter_recorded(self._branches[0], found) if found else None
+
+    def _path_of_stack_key(self, key: str) -> str | None:
+        """Return the path of the module whose id a stack's key has; shared modules have stand-ins in torch.export."""
+        number = key.partition("@")[0]
+        if not number.isdecimal():
+            return None
+        stand_ins = self._main_tracer.proxy_modules.items()
+        base = next((id(base) for proxy, base in stand_ins if id(proxy) == int(number)), int(number))
+        return self._recorder.path_of(base)
+
+    # When the raw graph is there ---------------------------------------------------------------------------
+
+    def _keep_raw(self, model: ir.Model, _program: Any) -> None:
+        """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
+        if model.functions:
+            model = model.clone()
+            InlinePass()(model)
+        self._scopes = []
+        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node)))
+
+    def _attribute(self, node: ir.Node) -> Attribution | None:
+        source = node.meta.get("node")
+        if source is None:
+            return None
+        marked = (source.meta.get("custom") or {}).get(_MARK)
+        if marked is None:
+            return None
+        call = CallId(*marked)
+        return Attribution(call, (call,), "captured")

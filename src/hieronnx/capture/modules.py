@@ -1,0 +1,78 @@
+"""The module table: what is known of each module without running it, names and metadata only."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from hieronnx.hierarchy import Module
+
+__all__ = ["describe_modules", "parameter_names"]
+
+_JSON_SCALARS = (str, int, float, bool, type(None))
+
+
+def describe_modules(model: nn.Module) -> dict[str, Module]:
+    """Describe every module of the model by its canonical path, in the order of `named_modules()`."""
+    signatures: dict[type, tuple[tuple[str, ...], Mapping[str, Any]]] = {}
+    table = {}
+    for path, module in model.named_modules():
+        kind = type(module)
+        if kind not in signatures:
+            signatures[kind] = _describe_forward(module)
+        table[path] = _describe(path, module, *signatures[kind])
+    return table
+
+
+def _describe(
+    path: str, module: nn.Module, args: tuple[str, ...], defaults: Mapping[str, Any]
+) -> Module:
+    kind = type(module)
+    return Module(
+        path=path,
+        class_name=kind.__name__,
+        qualified_class=f"{kind.__module__}.{kind.__qualname__}",
+        forward_args=args,
+        forward_defaults=defaults,
+        parameters=tuple(name for name, _ in module.named_parameters()),
+        direct_parameters=tuple(name for name, _ in module.named_parameters(recurse=False)),
+        parameter_count=sum(parameter.numel() for parameter in module.parameters()),
+        children=tuple(name for name, child in module._modules.items() if child is not None),
+        depth=path.count(".") + 1 if path else 0,
+    )
+
+
+def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    try:
+        signature = inspect.signature(module.forward)
+    except (TypeError, ValueError):  # a forward written in C, or scripted: it has no signature to read
+        return (), {}
+    defaults = {
+        name: parameter.default if _is_json(parameter.default) else repr(parameter.default)
+        for name, parameter in signature.parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    return tuple(signature.parameters), defaults
+
+
+def _is_json(value: object) -> bool:
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    if isinstance(value, list | tuple):
+        return all(_is_json(item) for item in value)
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    return isinstance(value, _JSON_SCALARS)
+
+
+def parameter_names(model: nn.Module) -> dict[str, str]:
+    """Map every name of a parameter or buffer, aliases included, to its canonical name."""
+    first: dict[int, str] = {}
+    names = {}
+    for source in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in source:
+            names[name] = first.setdefault(id(tensor), name)
+    return names

@@ -1,0 +1,272 @@
+"""The adapter over onnx-ir: loading without weights, and a light view of a graph's structure.
+
+A `View` has numbers for tensors and nodes, all graphs of the model in one space: the main graph, the bodies
+of control-flow nodes, and functions. It is what carry and the tools walk; it holds no weights, so that a
+view of a graph can outlive the graph (an optimizer works in place).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx_ir as ir
+
+from hieronnx.errors import HieronnxError
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = [
+    "NO_TENSOR",
+    "ModelLike",
+    "View",
+    "ViewGraph",
+    "ViewNode",
+    "first_output",
+    "load_model",
+    "view_model",
+    "walk_nodes",
+]
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+
+NO_TENSOR = -1
+_SMALL_TENSOR_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ViewNode:
+    """A node by numbers: its operator, its tensors, the graph that it is in and the bodies that it has."""
+
+    op: str
+    """The operator, with its domain before `::` where that is not the standard one."""
+    name: str
+    graph: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attributes: Hashable
+    bodies: tuple[int, ...] = ()
+    captures: tuple[int, ...] = ()
+    """Tensors from outside that the bodies use."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewGraph:
+    """A graph of the model: main (key `""`), a body (`output.attribute` of its node) or a function."""
+
+    key: str
+    label: str
+    """What tells a body from its node's other bodies: the attribute's name and index."""
+    owner: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class View:
+    """The structure of a model: nodes in file order (a body's nodes before their owner), tensors, graphs."""
+
+    nodes: list[ViewNode] = field(default_factory=list)
+    graphs: list[ViewGraph] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    producers: list[int | None] = field(default_factory=list)
+    tensor_graphs: list[int] = field(default_factory=list)
+    types: list[Hashable] = field(default_factory=list)
+    """Element type and static shape of each tensor, None where unknown."""
+    constants: dict[int, Hashable] = field(default_factory=dict)
+    """Initializers by tensor, with a key that is equal only for equal contents."""
+
+    def add_tensor(self, name: str, graph: int, type_: Hashable = None) -> int:
+        """Add a tensor and return its number."""
+        self.names.append(name)
+        self.producers.append(None)
+        self.tensor_graphs.append(graph)
+        self.types.append(type_)
+        return len(self.names) - 1
+
+    def add_node(self, node: ViewNode) -> int:
+        """Add a node, as the producer of its outputs, and return its number."""
+        self.nodes.append(node)
+        index = len(self.nodes) - 1
+        for output in node.outputs:
+            if output != NO_TENSOR:
+                self.producers[output] = index
+        return index
+
+    def reads(self, node: int) -> tuple[int, ...]:
+        """Return all tensors that a node reads, those captured by its bodies included."""
+        found = self.nodes[node]
+        return tuple(t for t in (*found.inputs, *found.captures) if t != NO_TENSOR)
+
+    def consumers(self) -> list[list[int]]:
+        """Return for each tensor the nodes that read it, captures not counted."""
+        found: list[list[int]] = [[] for _ in self.names]
+        for index, node in enumerate(self.nodes):
+            for tensor in node.inputs:
+                if tensor != NO_TENSOR:
+                    found[tensor].append(index)
+        return found
+
+
+def load_model(model: ModelLike) -> ir.Model:
+    """Return the model as onnx-ir, with weights in external files left where they are.
+
+    Raises:
+        HieronnxError: If the file is missing or is not an ONNX model.
+    """
+    if isinstance(model, ir.Model):
+        return model
+    if not isinstance(model, str | os.PathLike):
+        return ir.serde.deserialize_model(model)
+    path = Path(model)
+    if not path.is_file():
+        raise HieronnxError(f"no ONNX file at '{path}'")
+    try:
+        return ir.load(path)
+    except Exception as error:
+        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
+
+
+def first_output(node: ir.Node) -> str:
+    """Return the name of the node's first output that has one: what identifies it within its graph."""
+    return next((value.name for value in node.outputs if value.name), "")
+
+
+def walk_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
+    """Yield each node with the key of its graph: main graph, bodies after their node, then functions."""
+    yield from _walk_graph(model.graph, "")
+    for function in model.functions.values():
+        yield from _walk_graph(function.graph, _function_key(function))
+
+
+def _walk_graph(graph: ir.Graph, key: str) -> Iterator[tuple[str, ir.Node]]:
+    for node in graph:
+        yield key, node
+        for label, body in _bodies(node):
+            yield from _walk_graph(body, body_key(key, first_output(node), label))
+
+
+def body_key(parent: str, output: str, label: str) -> str:
+    """Return the key of a body: the keys above it, its node's output, and its attribute."""
+    return f"{parent}/{output}.{label}" if parent else f"{output}.{label}"
+
+
+def _function_key(function: ir.Function) -> str:
+    domain, name, overload = function.identifier()
+    return f"{domain}::{name}" + (f":{overload}" if overload else "")
+
+
+def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    for name, attribute in node.attributes.items():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield name, attribute.as_graph()
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for index, body in enumerate(attribute.as_graphs()):
+                yield f"{name}.{index}", body
+
+
+def view_model(model: ir.Model, visit: Callable[[int, ir.Node], None] | None = None) -> View:
+    """Build the view of a model in one walk.
+
+    Args:
+        model: The model.
+        visit: Called with each node's number and the node itself.
+    """
+    builder = _ViewBuilder(visit)
+    builder.add_graph(model.graph, "", "", None)
+    for function in model.functions.values():
+        builder.add_graph(function.graph, _function_key(function), "", None)
+    return builder.view
+
+
+class _ViewBuilder:
+    """Numbers values as it meets them; a value is one tensor wherever it is captured."""
+
+    def __init__(self, visit: Callable[[int, ir.Node], None] | None) -> None:
+        self.view = View()
+        self._visit = visit
+        self._numbers: dict[ir.Value, int] = {}
+
+    def add_graph(self, graph: ir.Graph, key: str, label: str, owner: int | None) -> int:
+        view = self.view
+        number = len(view.graphs)
+        view.graphs.append(ViewGraph(key, label, owner, (), ()))
+        inputs = tuple(self._number(value, number) for value in graph.inputs)
+        for value in graph.initializers.values():
+            view.constants[self._number(value, number)] = _content_key(value.const_value, value.name)
+        for node in graph:
+            self._add_node(node, number, key)
+        outputs = tuple(self._number(value, number) for value in graph.outputs)
+        view.graphs[number] = ViewGraph(key, label, owner, inputs, outputs)
+        return number
+
+    def _add_node(self, node: ir.Node, graph: int, key: str) -> None:
+        view = self.view
+        inputs = tuple(NO_TENSOR if v is None else self._number(v, graph) for v in node.inputs)
+        outputs = tuple(self._number(v, graph) if v.name else NO_TENSOR for v in node.outputs)
+        start, known = len(view.nodes), len(view.names)
+        bodies = tuple(
+            self.add_graph(body, body_key(key, first_output(node), label), label, None)
+            for label, body in _bodies(node)
+        )
+        captures = self._captures(bodies, start, known)
+        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        made = ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
+        index = view.add_node(made)
+        for body in bodies:
+            old = view.graphs[body]
+            view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
+        if self._visit is not None:
+            self._visit(index, node)
+
+    def _captures(self, bodies: Sequence[int], start: int, known: int) -> tuple[int, ...]:
+        """Return what the bodies' nodes (those from `start`) read of the tensors that came before them."""
+        found: dict[int, None] = {}
+        for node in self.view.nodes[start:]:
+            found.update(dict.fromkeys(t for t in node.inputs if 0 <= t < known))
+        for body in bodies:
+            found.update(dict.fromkeys(t for t in self.view.graphs[body].outputs if t < known))
+        return tuple(found)
+
+    def _number(self, value: ir.Value, graph: int) -> int:
+        number = self._numbers.get(value)
+        if number is None:
+            number = self.view.add_tensor(value.name or "", graph, _type_key(value))
+            self._numbers[value] = number
+        return number
+
+
+def _type_key(value: ir.Value) -> Hashable:
+    if value.dtype is None or value.shape is None:
+        return None
+    return value.dtype, tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def _attribute_key(node: ir.Node) -> Hashable:
+    return tuple(
+        (name, _attribute_value_key(attribute))
+        for name, attribute in sorted(node.attributes.items())
+        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    )
+
+
+def _attribute_value_key(attribute: ir.Attr) -> Hashable:
+    if attribute.is_ref():
+        return "ref", attribute.ref_attr_name
+    if attribute.type == ir.AttributeType.TENSOR:
+        return _content_key(attribute.as_tensor(), attribute.name)
+    if attribute.type in (ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR):
+        return "object", id(attribute.value)
+    value = attribute.value
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _content_key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
+    """Key a tensor by its content where that is small; by its name where reading it would cost."""
+    if tensor is None or tensor.nbytes > _SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
+        return "named", name
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -1,0 +1,145 @@
+"""The records that pass between all parts: modules, calls, nodes, and the Hierarchy that holds them.
+
+Names and numbers only: no tensor, no torch object, no dependency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+__all__ = [
+    "CONFIDENCE",
+    "ROOT",
+    "Call",
+    "CallId",
+    "Hierarchy",
+    "Initializer",
+    "Module",
+    "Node",
+]
+
+
+class CallId(NamedTuple):
+    """The n-th run of a module's forward; written `path@n`, and `path` alone for the first."""
+
+    module: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.module}@{self.index}" if self.index else self.module
+
+
+ROOT = CallId("", 0)
+
+# The one place where evidence becomes confidence. `root` is a fallback: never counted as covered.
+CONFIDENCE: Mapping[str, str] = {
+    "captured": "high",
+    "carried": "high",
+    "value": "high",
+    "parameter": "medium",
+    "name": "medium",
+    "dataflow": "low",
+    "root": "low",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """What is known of one `nn.Module` without its tensors."""
+
+    path: str
+    class_name: str
+    qualified_class: str
+    forward_args: tuple[str, ...]
+    forward_defaults: Mapping[str, Any]
+    parameters: tuple[str, ...]
+    direct_parameters: tuple[str, ...]
+    parameter_count: int
+    children: tuple[str, ...]
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One run of a module's forward in the captured execution."""
+
+    id: CallId
+    parent: CallId | None
+    via: str
+    tag: str
+    tagged: bool
+    """Whether the call has a tag of its own; if not, `tag` is that of the nearest call above which has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the ONNX file and the call that it belongs to.
+
+    `output` is the node's first non-empty output; it identifies the node within its `graph`.
+    """
+
+    graph: str
+    name: str
+    op_type: str
+    domain: str
+    output: str
+    scope: CallId
+    origins: tuple[CallId, ...]
+    evidence: str
+    rule: str = ""
+    """Where the exporter left no scope: the rule that filled it."""
+
+    @property
+    def confidence(self) -> str:
+        """How far the attribution can be trusted: high, medium or low."""
+        return CONFIDENCE[self.evidence]
+
+
+@dataclass(frozen=True, slots=True)
+class Initializer:
+    """One initializer: the parameter that it holds, and the calls whose work was folded into it."""
+
+    name: str
+    parameter: str | None
+    origins: tuple[CallId, ...]
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """The module hierarchy of one ONNX file: modules, calls in execution order, and nodes in file order."""
+
+    modules: Mapping[str, Module]
+    calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
+    initializers: tuple[Initializer, ...] = ()
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """About the file: class, file, exporter, opset, inputs and outputs."""
+
+    @cached_property
+    def call_by_id(self) -> Mapping[CallId, Call]:
+        """Every call by its id."""
+        return {call.id: call for call in self.calls}
+
+    @cached_property
+    def tags(self) -> Mapping[str, str]:
+        """The `hierarchy` map: the tag of each tagged call, and its module's path."""
+        return {call.tag: call.id.module for call in self.calls if call.tagged}
+
+    def tag_of(self, scope: CallId) -> str:
+        """Return the tag that a node in this scope carries."""
+        return self.call_by_id[scope].tag
+
+    def ancestors(self, scope: CallId) -> Iterable[CallId]:
+        """Yield the call and those above it, up to the root."""
+        current: CallId | None = scope
+        while current is not None:
+            yield current
+            current = self.call_by_id[current].parent
+
+    def coverage(self) -> float:
+        """Return the share of nodes whose evidence is better than `root`."""
+        known = sum(node.evidence != "root" for node in self.nodes)
+        return known / len(self.nodes) if self.nodes else 1.0

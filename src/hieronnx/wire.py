@@ -1,0 +1,156 @@
+"""Writing metadata into an ONNX file without parsing it: only the protobuf framing is read.
+
+An ONNX file is mostly weights. To put a few strings on its nodes, the bytes of everything else are passed on
+as they are, so nothing else can change, and no weight is decoded or held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import BinaryIO, TypeAlias
+
+__all__ = ["write_annotated"]
+
+Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+_Chunk: TypeAlias = "bytes | memoryview"
+
+# Field numbers of onnx.proto.
+_MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
+_GRAPH_NODE, _FUNCTION_NODE = 1, 7
+_FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD = 1, 10, 13
+_NODE_OUTPUT, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 5, 9
+_ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_OURS = b"hieronnx."
+
+
+def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str] = {}) -> None:  # noqa: B006
+    """Write a serialized model to a stream, with metadata on its nodes.
+
+    What the nodes had under hieronnx's own keys is replaced; any other key stays, and is not set twice.
+
+    Args:
+        stream: Where to write.
+        model: The serialized ModelProto, as bytes or mapped memory.
+        metadata: What to put on each node, by its graph's key and its first output.
+        model_metadata: What to put on the model itself.
+    """
+    view = memoryview(model)
+    for number, whole, content in _fields(view):
+        if number == _MODEL_GRAPH:
+            stream.writelines(_framed(number, _graph(content, "", metadata, _GRAPH_NODE)))
+        elif number == _MODEL_FUNCTIONS:
+            stream.writelines(_framed(number, _graph(content, _function_key(content), metadata, _FUNCTION_NODE)))
+        elif number != _MODEL_METADATA or not _is_ours(content):
+            stream.write(whole)
+    for key, value in model_metadata.items():
+        stream.writelines(_framed(_MODEL_METADATA, _entry(key, value)))
+
+
+def _graph(view: memoryview, key: str, metadata: Metadata, node_field: int) -> Iterator[_Chunk]:
+    for number, whole, content in _fields(view):
+        if number == node_field:
+            yield from _framed(number, _node(content, key, metadata))
+        else:
+            yield whole
+
+
+def _node(view: memoryview, graph: str, metadata: Metadata) -> Iterator[_Chunk]:
+    output, present = "", set()
+    fields = list(_fields(view))
+    for number, _, content in fields:
+        if number == _NODE_OUTPUT and not output:
+            output = str(content, "utf-8")
+        elif number == _NODE_METADATA and not _is_ours(content):
+            present.add(_entry_key(content))
+    for number, whole, content in fields:
+        if number == _NODE_ATTRIBUTE:
+            yield from _framed(number, _attribute(content, graph, output, metadata))
+        elif number != _NODE_METADATA or not _is_ours(content):
+            yield whole
+    for key, value in metadata.get((graph, output), {}).items():
+        if key.encode() not in present:
+            yield from _framed(_NODE_METADATA, _entry(key, value))
+
+
+def _attribute(view: memoryview, graph: str, output: str, metadata: Metadata) -> Iterator[_Chunk]:
+    fields = list(_fields(view))
+    name = next((str(content, "utf-8") for number, _, content in fields if number == _ATTRIBUTE_NAME), "")
+    index = 0
+    for number, whole, content in fields:
+        if number not in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS):
+            yield whole
+            continue
+        label = name if number == _ATTRIBUTE_GRAPH else f"{name}.{index}"
+        index += number == _ATTRIBUTE_GRAPHS
+        key = f"{graph}/{output}.{label}" if graph else f"{output}.{label}"
+        yield from _framed(number, _graph(content, key, metadata, _GRAPH_NODE))
+
+
+def _function_key(view: memoryview) -> str:
+    found = {number: str(content, "utf-8") for number, _, content in _fields(view) if number in (1, 10, 13)}
+    overload = found.get(_FUNCTION_OVERLOAD, "")
+    key = f"{found.get(_FUNCTION_DOMAIN, '')}::{found.get(_FUNCTION_NAME, '')}"
+    return f"{key}:{overload}" if overload else key
+
+
+def _entry(key: str, value: str) -> Iterator[_Chunk]:
+    yield from _framed(_ENTRY_KEY, [key.encode()])
+    yield from _framed(_ENTRY_VALUE, [value.encode()])
+
+
+def _entry_key(view: memoryview) -> bytes:
+    return next((bytes(content) for number, _, content in _fields(view) if number == _ENTRY_KEY), b"")
+
+
+def _is_ours(entry: memoryview) -> bool:
+    return _entry_key(entry).startswith(_OURS)
+
+
+def _framed(number: int, chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
+    """Yield a length-delimited field around its content."""
+    held = list(chunks)
+    yield _varint(number << 3 | _BYTES) + _varint(sum(len(chunk) for chunk in held))
+    yield from held
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Yield each field's number, the field as a whole, and the content of a length-delimited one."""
+    position, end = 0, len(view)
+    while position < end:
+        start = position
+        tag, position = _read_varint(view, position)
+        kind, content = tag & 7, view[0:0]
+        if kind == _VARINT:
+            _, position = _read_varint(view, position)
+        elif kind == _BYTES:
+            length, position = _read_varint(view, position)
+            content = view[position : position + length]
+            position += length
+        elif kind in (_FIXED32, _FIXED64):
+            position += 4 if kind == _FIXED32 else 8
+        else:
+            raise ValueError(f"not a protobuf message: wire type {kind} at byte {start}")
+        yield tag >> 3, view[start:position], content
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = view[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7

@@ -1,0 +1,90 @@
+"""The baseline check: is a file what torch.onnx.export writes, node for node, but for hieronnx's metadata?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import Message
+
+OURS = "hieronnx."
+IF_MISSING = "namespace"
+"""hieronnx sets this key on nodes where torch has not."""
+
+
+def assert_same_as_baseline(path: str | Path, baseline_path: str | Path) -> None:
+    """Assert that the file equals the baseline in everything but the node metadata that hieronnx adds.
+
+    External data is compared by contents, wherever it is stored.
+
+    Raises:
+        AssertionError: They differ; the message names the first difference.
+    """
+    ours, baseline = onnx.load(path), onnx.load(baseline_path)
+    difference = next(differences(ours, baseline, "model"), None)
+    assert difference is None, f"{path} differs from the baseline {baseline_path} at {difference}"
+
+
+def differences(ours: Message, baseline: Message, where: str) -> Iterator[str]:
+    """Yield each place where two messages differ, with both values."""
+    for descriptor in baseline.DESCRIPTOR.fields:
+        place = f"{where}.{descriptor.name}"
+        left, right = getattr(ours, descriptor.name), getattr(baseline, descriptor.name)
+        if isinstance(baseline, onnx.NodeProto) and descriptor.name == "metadata_props":
+            left, right = _comparable_metadata(left, right), list(right)
+        if place.endswith(".data_location"):
+            continue  # whether the contents, which onnx.load has brought in, were in another file
+        if _is_repeated(right):
+            yield from _list_differences(left, right, place)
+        elif descriptor.has_presence and ours.HasField(descriptor.name) != baseline.HasField(descriptor.name):
+            left, right = _presence(ours, descriptor.name), _presence(baseline, descriptor.name)
+            yield f"{place}: {left}, baseline {right}"
+        else:
+            yield from _value_differences(left, right, place)
+
+
+def _list_differences(ours: Any, baseline: Any, place: str) -> Iterator[str]:
+    for index, (left, right) in enumerate(zip(ours, baseline, strict=False)):
+        yield from _value_differences(left, right, f"{place}[{index}]{_label(right)}")
+    if len(ours) != len(baseline):
+        longer = max(ours, baseline, key=len)
+        extra = _label(longer[min(len(ours), len(baseline))])
+        yield f"{place}: {len(ours)} entries, baseline {len(baseline)}; the first without partner:{extra}"
+
+
+def _value_differences(ours: Any, baseline: Any, place: str) -> Iterator[str]:
+    if isinstance(baseline, Message):
+        # Comparing whole messages first is fast; the walk is only for the place.
+        if ours != baseline:
+            yield from differences(ours, baseline, place)
+    elif ours != baseline and not (ours != ours and baseline != baseline):  # two NaN are the same
+        yield f"{place}: {_short(ours)}, baseline {_short(baseline)}"
+
+
+def _comparable_metadata(ours: Any, baseline: Any) -> list[onnx.StringStringEntryProto]:
+    known = {entry.key for entry in baseline}
+    return [
+        entry
+        for entry in ours
+        if not entry.key.startswith(OURS) and not (entry.key == IF_MISSING and IF_MISSING not in known)
+    ]
+
+
+def _is_repeated(value: Any) -> bool:
+    return not isinstance(value, str | bytes | Message) and hasattr(value, "__len__")
+
+
+def _presence(message: Message, name: str) -> str:
+    return _short(getattr(message, name)) if message.HasField(name) else "not set"
+
+
+def _label(value: Any) -> str:
+    names = [str(getattr(value, name)) for name in ("op_type", "key", "name") if getattr(value, name, "")]
+    return f" ({' '.join(names)})" if names else ""
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

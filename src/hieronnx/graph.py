@@ -102,6 +102,29 @@ class View:
         found = self.nodes[node]
         return tuple(t for t in (*found.inputs, *found.captures) if t != NO_TENSOR)
 
+    def file_order(self) -> list[int]:
+        """Return the nodes in the order of the file: the bodies of a node right after it, functions last."""
+        by_graph: list[list[int]] = [[] for _ in self.graphs]
+        for index, node in enumerate(self.nodes):
+            by_graph[node.graph].append(index)
+        order: list[int] = []
+        pending = [index for g in reversed(self._outer_graphs()) for index in reversed(by_graph[g])]
+        while pending:
+            index = pending.pop()
+            order.append(index)
+            for body in reversed(self.nodes[index].bodies):
+                pending.extend(reversed(by_graph[body]))
+        return order
+
+    def _outer_graphs(self) -> list[int]:
+        return [number for number, graph in enumerate(self.graphs) if graph.owner is None]
+
+    def node_key(self, index: int) -> tuple[str, str]:
+        """Return what identifies a node in its file: its graph's key and its first output."""
+        node = self.nodes[index]
+        output = next((self.names[t] for t in node.outputs if t != NO_TENSOR), "")
+        return self.graphs[node.graph].key, output
+
     def consumers(self) -> list[list[int]]:
         """Return for each tensor the nodes that read it, captures not counted."""
         found: list[list[int]] = [[] for _ in self.names]

@@ -26,10 +26,10 @@ class CallId(NamedTuple):
     """The n-th run of a module's forward; written `path@n`, and `path` alone for the first."""
 
     module: str
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.module}@{self.index}" if self.index else self.module
+        return f"{self.module}@{self.number}" if self.number else self.module
 
 
 ROOT = CallId("", 0)

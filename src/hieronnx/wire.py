@@ -6,17 +6,26 @@ as they are, so nothing else can change, and no weight is decoded or held twice.
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import BinaryIO, TypeAlias
 
-__all__ = ["write_annotated"]
+import onnx
+from google.protobuf.message import DecodeError
+
+from hieronnx.errors import HieronnxError
+
+__all__ = ["read_skeleton", "write_annotated"]
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"
 
 # Field numbers of onnx.proto.
 _MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
-_GRAPH_NODE, _FUNCTION_NODE = 1, 7
+_GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
+_TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})  # every field of a TensorProto that holds elements
 _FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD = 1, 10, 13
 _NODE_OUTPUT, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 5, 9
 _ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
@@ -26,7 +35,9 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OURS = b"hieronnx."
 
 
-def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str] = {}) -> None:  # noqa: B006
+def write_annotated(
+    stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str]
+) -> None:
     """Write a serialized model to a stream, with metadata on its nodes.
 
     What the nodes had under hieronnx's own keys is replaced; any other key stays, and is not set twice.
@@ -47,6 +58,49 @@ def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_m
             stream.write(whole)
     for key, value in model_metadata.items():
         stream.writelines(_framed(_MODEL_METADATA, _entry(key, value)))
+
+
+def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
+    """Read a model without the contents of its main graph's initializers, whatever its size.
+
+    Raises:
+        HieronnxError: If the file is not an ONNX model.
+    """
+    with open(path, "rb") as file, _mapped(file) as mapped, memoryview(mapped) as view:
+        try:
+            skeleton = b"".join(_skeleton_model(view))
+            model = onnx.ModelProto.FromString(skeleton)
+        except (ValueError, IndexError, DecodeError) as error:
+            raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {error}") from None
+    if not model.HasField("graph"):
+        raise HieronnxError(f"'{os.fspath(path)}' is not an ONNX model: it has no graph")
+    return model
+
+
+@contextmanager
+def _mapped(file: BinaryIO) -> Iterator[mmap.mmap | bytes]:
+    if os.fstat(file.fileno()).st_size == 0:  # nothing to map
+        yield b""
+        return
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        yield mapped
+
+
+def _skeleton_model(view: memoryview) -> Iterator[bytes]:
+    for number, whole, content in _fields(view):
+        if number == _MODEL_GRAPH:
+            yield from map(bytes, _framed(number, list(_skeleton_graph(content))))
+        else:
+            yield bytes(whole)
+
+
+def _skeleton_graph(view: memoryview) -> Iterator[bytes]:
+    for number, whole, content in _fields(view):
+        if number == _GRAPH_INITIALIZER:
+            kept = [bytes(part) for field, part, _ in _fields(content) if field not in _TENSOR_DATA]
+            yield from map(bytes, _framed(number, kept))
+        else:
+            yield bytes(whole)
 
 
 def _graph(view: memoryview, key: str, metadata: Metadata, node_field: int) -> Iterator[_Chunk]:

@@ -13,10 +13,16 @@ from hieronnx.carry import Carried
 from hieronnx.graph import View
 from hieronnx.tags import CallSite
 
-__all__ = ["Annotate", "Captured", "ExportRequest", "NodeMetadata"]
+__all__ = ["Annotate", "Captured", "Embedding", "ExportRequest"]
 
-NodeMetadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
-"""Metadata to embed, by a node's graph and its first output."""
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """Metadata to write into a file."""
+
+    nodes: Mapping[tuple[str, str], Mapping[str, str]]
+    """For each node, by its graph's key and its first output. What a node already has is not replaced."""
+    model: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class Captured:
     carried: Carried
 
 
-Annotate: TypeAlias = Callable[[Captured], NodeMetadata]
+Annotate: TypeAlias = Callable[[Captured], Embedding]
 """Called once by a route, right before it writes: from what was captured to what is embedded."""
 
 

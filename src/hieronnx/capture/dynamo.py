@@ -42,11 +42,13 @@ def export_dynamo(request: ExportRequest, annotate: Annotate) -> None:
         )
     assert program is not None  # it is None only for dynamo=False
     model = program.model
-    metadata = annotate(watcher.carry_to(model))
+    embedding = annotate(watcher.carry_to(model))
+    model.metadata_props.update(embedding.model)
     for graph, node in walk_nodes(model):
         if request.strip_torch_metadata:
             _strip_torch_metadata(node)
-        node.metadata_props.update(metadata.get((graph, first_output(node)), {}))
+        for key, value in embedding.nodes.get((graph, first_output(node)), {}).items():
+            node.metadata_props.setdefault(key, value)
     program.save(request.output, **saving)
 
 

@@ -7,7 +7,10 @@ the number of the call where the class would be, and reads it back from the fini
 
 from __future__ import annotations
 
+import functools
+import inspect
 import re
+import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,6 +30,7 @@ __all__ = ["export_torchscript"]
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 _SMALL_TENSOR_BYTES = 1024
+_DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
 
 
 def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
@@ -34,18 +38,55 @@ def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
     watcher = _Watcher(request.model)
 
     def write(model_bytes: bytes, file: Any) -> None:
+        embedding = annotate(watcher.captured())
         with open(file, "wb") as stream:
-            write_annotated(stream, model_bytes, annotate(watcher.captured()))
+            write_annotated(stream, model_bytes, embedding.nodes, embedding.model)
 
-    with watcher.watching(), _torch.replace_file_writer(write):
-        torch.onnx.export(
-            request.model,
-            request.args,
-            str(request.output),
-            kwargs=dict(request.kwargs),
-            dynamo=False,
-            **request.options,
-        )
+    options = {key: value for key, value in request.options.items() if key not in _DYNAMO_OPTIONS}
+    with watcher.watching(), _torch.replace_file_writer(write), by_position(request) as args, _quiet():
+        torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
+
+
+@contextmanager
+def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
+    """Let the model take its example inputs by position, those and no others; yield them.
+
+    torch.jit.trace knows no keywords. torch.onnx.export would put every default of `forward` between the
+    inputs, where a default that is a number becomes an input of the graph, and a `forward` that takes its
+    defaults from elsewhere gets them twice. The model's `forward` is as it was afterwards.
+    """
+    if not request.kwargs:
+        yield request.args
+        return
+    model = request.model
+    own = model.__dict__.get("forward")
+    forward = model.forward
+    names = [*list(inspect.signature(forward).parameters)[: len(request.args)], *request.kwargs]
+
+    @functools.wraps(forward)
+    def take_by_position(*given: Any) -> Any:
+        positional = given[: len(request.args)]
+        return forward(*positional, **dict(zip(request.kwargs, given[len(request.args) :], strict=True)))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name in names])
+    take_by_position.__signature__ = signature  # type: ignore[attr-defined]
+    model.forward = take_by_position
+    try:
+        yield (*request.args, *request.kwargs.values())
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out that the exporter is deprecated: whoever comes here has asked for it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
+        yield
 
 
 class _Watcher:

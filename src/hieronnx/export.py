@@ -1,0 +1,298 @@
+"""Export: a PyTorch model to ONNX as `torch.onnx.export` writes it, every node with the call that made it."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError
+from hieronnx.graph import View
+from hieronnx.hierarchy import Hierarchy
+from hieronnx.sidecar import describe_file, encode_sidecar, load, sidecar_path
+from hieronnx.tags import TagPolicy
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["ExportResult", "HierarchyExporter", "export"]
+
+_EXPORTERS = ("auto", "dynamo", "torchscript")
+_STRATEGIES = ("captured",)
+_LOG = logging.getLogger("hieronnx")
+
+
+@dataclass(frozen=True, slots=True)
+class ExportResult:
+    """What an export wrote, read back from the files."""
+
+    path: Path
+    sidecar: Path | None
+    exporter: str
+    hierarchy: Hierarchy
+    fallback: str | None = None
+    """Why dynamo was not used, where `auto` fell back to TorchScript."""
+
+
+def export(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    output: str | os.PathLike[str],
+    exporter: str = "auto",
+    strategy: str = "captured",
+    torch_nn: str = "default",
+    embed: bool = True,
+    sidecar: bool = True,
+    strip_torch_metadata: bool = False,
+    progress: Callable[[str], None] | None = None,
+    **torch_options: Any,
+) -> ExportResult:
+    """Export a model to ONNX with its module hierarchy.
+
+    The file is, node for node, what `torch.onnx.export` writes with the same arguments; the hierarchy is
+    metadata on its nodes and a JSON file beside it.
+
+    Args:
+        model: The model, in the mode in which it is to be exported.
+        args: Example inputs by position.
+        kwargs: Example inputs by keyword.
+        output: Where to write; the sidecar goes beside it.
+        exporter: `dynamo`, `torchscript`, or `auto`: dynamo, and TorchScript where that fails.
+        strategy: How nodes are attributed: `captured`, what the exporter itself recorded.
+        torch_nn: Which modules of torch.nn get a tag of their own: default, all, none, or class names.
+        embed: Whether to write the hierarchy into the file as metadata.
+        sidecar: Whether to write it beside the file as JSON.
+        strip_torch_metadata: Whether to leave out torch's own node metadata.
+        progress: Called with the name of each stage as it begins.
+        **torch_options: Any option of `torch.onnx.export`: opset_version, dynamic_shapes, input_names, …
+
+    Raises:
+        InputError: If an option or an input does not fit.
+        ExportError: If torch cannot export the model, or the files cannot be written. Nothing is left behind.
+
+    Example:
+        >>> result = hieronnx.export(model, (x,), output="model.onnx")
+        >>> result.hierarchy.coverage()
+        1.0
+    """
+    _require_torch()
+    options = _Options(exporter, strategy, torch_nn, embed, sidecar, strip_torch_metadata)
+    destination = _check(options, Path(output), torch_options)
+    report = progress or (lambda _stage: None)
+    given = args if isinstance(args, tuple) else (args,)
+    with _staging(destination) as staged, _unchanged(model):
+        used, fallback = _run_routes(model, given, dict(kwargs or {}), staged, options, torch_options, report)
+        report("writing")
+        _move_into_place(staged, destination)
+    report("reading back")
+    return _read_back(destination, options, used, fallback)
+
+
+@dataclass(frozen=True, slots=True)
+class HierarchyExporter:
+    """The same export as a class: options once, many models.
+
+    Example:
+        >>> HierarchyExporter(exporter="dynamo").export(model, {"x": x}, "model.onnx")
+    """
+
+    strategy: str = "captured"
+    exporter: str = "auto"
+    torch_nn: str = "default"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def export(
+        self, model: nn.Module, example_inputs: Any, output_path: str | os.PathLike[str], **options: Any
+    ) -> ExportResult:
+        """Export one model; `example_inputs` is a tuple of positional inputs or a dict of keyword inputs."""
+        by_keyword = isinstance(example_inputs, Mapping)
+        return export(
+            model,
+            () if by_keyword else example_inputs,
+            example_inputs if by_keyword else None,
+            output=output_path,
+            **{
+                "strategy": self.strategy,
+                "exporter": self.exporter,
+                "torch_nn": self.torch_nn,
+                **self.options,
+                **options,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    exporter: str
+    strategy: str
+    torch_nn: str
+    embed: bool
+    sidecar: bool
+    strip_torch_metadata: bool
+
+
+def _require_torch() -> None:
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
+        raise MissingExtraError("torch and onnxscript", "torch")
+
+
+def _check(options: _Options, output: Path, torch_options: Mapping[str, Any]) -> Path:
+    """Refuse what cannot work before anything is run."""
+    _check_choice("exporter", options.exporter, _EXPORTERS)
+    _check_choice("strategy", options.strategy, _STRATEGIES)
+    TagPolicy.parse(options.torch_nn)
+    if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):
+        raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
+    if output.is_dir():
+        raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
+    if not output.parent.is_dir():
+        raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    return output
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InputError(f"no {name} {value!r}; choose one of {', '.join(choices)}")
+
+
+# -- the routes -------------------------------------------------------------------------------------------
+
+
+def _run_routes(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    staged: Path,
+    options: _Options,
+    torch_options: Mapping[str, Any],
+    report: Callable[[str], None],
+) -> tuple[str, str | None]:
+    """Run the route that was asked for; for `auto`, dynamo and then TorchScript. Return which, and why not dynamo."""
+    names = ("dynamo", "torchscript") if options.exporter == "auto" else (options.exporter,)
+    failures: dict[str, Exception] = {}
+    for name in names:
+        report(f"exporting with {name}")
+        try:
+            _run_route(name, model, args, kwargs, staged, options, torch_options)
+        except (HieronnxError, OSError, MemoryError):
+            raise
+        except Exception as error:
+            failures[name] = error
+            _empty(staged.parent)
+            if options.exporter == "auto" and name == "dynamo":
+                _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
+            continue
+        return name, first_line(failures["dynamo"]) if failures else None
+    raise _failed(failures) from next(iter(failures.values()))
+
+
+def _run_route(
+    name: str,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    staged: Path,
+    options: _Options,
+    torch_options: Mapping[str, Any],
+) -> None:
+    """Run one route, and write the sidecar beside the file that it staged."""
+    from hieronnx.attribute.captured import attribute_captured, embed
+    from hieronnx.capture.captured import Captured, Embedding, ExportRequest
+    from hieronnx.capture.dynamo import export_dynamo
+    from hieronnx.capture.torchscript import export_torchscript
+
+    policy = TagPolicy.parse(options.torch_nn)
+    held: list[tuple[Hierarchy, View]] = []
+
+    def annotate(captured: Captured) -> Embedding:
+        hierarchy = attribute_captured(captured, model, policy)
+        held.append((hierarchy, captured.view))
+        return embed(hierarchy) if options.embed else Embedding({}, {})
+
+    run = export_dynamo if name == "dynamo" else export_torchscript
+    run(ExportRequest(model, args, kwargs, staged, torch_options, options.strip_torch_metadata), annotate)
+    if options.sidecar:
+        hierarchy, view = held[-1]
+        described = replace(hierarchy, model=describe_file(staged, type(model).__qualname__, name))
+        sidecar_path(staged).write_bytes(encode_sidecar(described, view))
+
+
+def first_line(error: BaseException) -> str:
+    """Say in one line why torch failed: the innermost cause, which is the one that says something."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def _failed(failures: Mapping[str, Exception]) -> ExportError:
+    """Make one error of what each route said."""
+    causes = "; ".join(f"{name}: {first_line(error)}" for name, error in failures.items())
+    other = {"dynamo": "torchscript", "torchscript": "dynamo"}
+    remedy = (
+        "run the model itself on these inputs first; if that works, try other example inputs or another opset"
+        if len(failures) > 1
+        else f"try exporter '{other[next(iter(failures))]}'"
+    )
+    return ExportError(f"torch could not export the model ({causes}); {remedy}")
+
+
+# -- files and state --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _staging(output: Path) -> Iterator[Path]:
+    """Yield a path of the same name in a folder beside the output; the folder is gone afterwards."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise ExportError(f"cannot write into '{output.parent}': {error.strerror}") from error
+    try:
+        yield folder / output.name
+    except OSError as error:
+        raise ExportError(f"cannot write '{output}': {error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def _move_into_place(staged: Path, output: Path) -> None:
+    """Move what was staged beside the output: weights first, so that the model never lacks them."""
+    own = {staged, sidecar_path(staged)}
+    for path in sorted(staged.parent.iterdir(), key=lambda path: path in own):
+        os.replace(path, output.parent / path.name)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Leave the model's training mode and the random state as they were, whatever happens."""
+    import torch
+
+    modes = [(module, module.training) for module in model.modules()]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _read_back(output: Path, options: _Options, exporter: str, fallback: str | None) -> ExportResult:
+    """Count from the files as they are on disk, not from what was meant to be written."""
+    sidecar = sidecar_path(output) if options.sidecar else None
+    hierarchy = load(output) if options.sidecar or options.embed else Hierarchy({}, (), ())
+    return ExportResult(output, sidecar, exporter, hierarchy, fallback)

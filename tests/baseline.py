@@ -16,9 +16,7 @@ IF_MISSING = "namespace"
 TRACE_COUNTER = re.compile(r"<eval_with_key>\.\d+")
 
 
-def assert_same_as_baseline(
-    path: str | Path, baseline_path: str | Path, *, ignore_trace_counter: bool = False
-) -> None:
+def assert_same_as_baseline(path: str | Path, baseline_path: str | Path, *, ignore_trace_counter: bool = False) -> None:
     """Assert that the file equals the baseline in everything but the node metadata that hieronnx adds.
 
     External data is compared by contents, wherever it is stored. torch numbers the code that it generates for
@@ -41,7 +39,7 @@ def differences(ours: Message, baseline: Message, where: str) -> Iterator[str]:
     for descriptor in baseline.DESCRIPTOR.fields:
         place = f"{where}.{descriptor.name}"
         left, right = getattr(ours, descriptor.name), getattr(baseline, descriptor.name)
-        if isinstance(baseline, onnx.NodeProto) and descriptor.name == "metadata_props":
+        if isinstance(baseline, onnx.NodeProto | onnx.ModelProto) and descriptor.name == "metadata_props":
             left, right = _comparable_metadata(left, right), list(right)
         if place.endswith(".data_location"):
             continue  # whether the contents, which onnx.load has brought in, were in another file

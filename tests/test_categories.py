@@ -32,9 +32,7 @@ def test_every_operator_of_the_standard_domains_is_in_the_table() -> None:
 
 def test_every_standard_domain_is_looked_up() -> None:
     schemas = defs.get_all_schemas_with_history()
-    wrong = {
-        (s.domain, s.name) for s in schemas if category_of(s.name, s.domain) != category_of(s.name, "ai.onnx")
-    }
+    wrong = {(s.domain, s.name) for s in schemas if category_of(s.name, s.domain) != category_of(s.name, "ai.onnx")}
     assert not wrong
 
 

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import torch
 from torch import Tensor, nn
 
 from hieronnx.capture.demo import build_demo, demo_inputs
-from hieronnx.capture.inputs import InputSpec, make_inputs, to_dynamic_axes, to_dynamic_shapes
+from hieronnx.capture.inputs import InputSpec, make_inputs, to_dynamic_shapes
 from hieronnx.cli._syntax import parse_dynamic, parse_input, read_input_specs
 from hieronnx.errors import InputError
 
@@ -437,9 +436,7 @@ def test_parse_dynamic() -> None:
     assert parse_dynamic(" x : 2 = n ") == ("x", {2: "n"})
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "x:", "x:batch", "x:0=", "x:0=1a", "x:-1=n", ":0=n", "x:0=a,", "x=0:a"]
-)
+@pytest.mark.parametrize("text", ["x", "x:", "x:batch", "x:0=", "x:0=1a", "x:-1=n", ":0=n", "x:0=a,", "x=0:a"])
 def test_parse_dynamic_refuses(text: str) -> None:
     with pytest.raises(InputError, match="cannot read dynamic axes"):
         parse_dynamic(text)
@@ -452,9 +449,7 @@ def test_parse_dynamic_refuses_an_axis_given_twice() -> None:
 
 def test_read_input_specs(tmp_path: Path) -> None:
     path = tmp_path / "specs.json"
-    path.write_text(
-        '{"a": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}, "b": {"shape": [], "dtype": "bool"}}'
-    )
+    path.write_text('{"a": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}, "b": {"shape": [], "dtype": "bool"}}')
     assert read_input_specs(path) == [
         InputSpec("a", "int64", (1, 8), (0, 99)),
         InputSpec("b", "bool", ()),
@@ -503,16 +498,14 @@ DYNAMIC: Mapping[str, Mapping[int, str]] = {"right": {0: "batch", 1: "n"}}
 PAIR = {"left": torch.ones(2, 3), "right": torch.ones(2, 3)}
 
 
-def test_dynamic_axes_for_each_exporter() -> None:
-    assert to_dynamic_shapes(Pair(), PAIR, DYNAMIC) == {"left": None, "right": {0: "batch", 1: "n"}}
-    names, axes = to_dynamic_axes(Pair(), dict(reversed(PAIR.items())), DYNAMIC)
-    assert names == ["left", "right", "scale"]
-    assert axes == {"right": {0: "batch", 1: "n"}}
+def test_dynamic_shapes_are_sorted_by_the_signature() -> None:
+    shapes = to_dynamic_shapes(Pair(), dict(reversed(PAIR.items())), DYNAMIC)
+    assert shapes == {"left": None, "right": {0: "batch", 1: "n"}}
+    assert list(shapes) == ["left", "right"]
 
 
 def test_nothing_dynamic_is_none() -> None:
     assert to_dynamic_shapes(Pair(), PAIR, {}) is None
-    assert to_dynamic_axes(Pair(), PAIR, {}) == (["left", "right", "scale"], {})
 
 
 @pytest.mark.parametrize(
@@ -526,8 +519,6 @@ def test_nothing_dynamic_is_none() -> None:
 def test_dynamic_axes_that_do_not_fit(dynamic: dict[str, dict[int, str]], message: str) -> None:
     with pytest.raises(InputError, match=message):
         to_dynamic_shapes(Pair(), PAIR, dynamic)
-    with pytest.raises(InputError, match=message):
-        to_dynamic_axes(Pair(), PAIR, dynamic)
 
 
 def test_a_dynamic_input_that_is_no_tensor_is_refused() -> None:
@@ -535,52 +526,15 @@ def test_a_dynamic_input_that_is_no_tensor_is_refused() -> None:
         to_dynamic_shapes(Pair(), {**PAIR, "scale": 2.0}, {"scale": {0: "n"}})
 
 
-class Between(nn.Module):
-    def forward(
-        self,
-        left: Tensor,
-        flag: bool = True,
-        note: str = "",
-        size: int = 2,
-        none: Tensor | None = None,
-        pair: tuple[Tensor, Tensor] = (torch.ones(1), torch.ones(1)),
-        right: Tensor = torch.ones(1),  # noqa: B008
-    ) -> Tensor:
-        return left * size + pair[0] + pair[1] + right if flag else left
-
-
 def test_what_variadic_keywords_take_is_nested_as_torch_export_binds_it() -> None:
     kwargs = {"x": torch.ones(2, 3), "extra": torch.ones(2, 3)}
     shapes = to_dynamic_shapes(Open(), kwargs, {"extra": {0: "batch"}})
     assert shapes == {"x": None, "others": {"extra": {0: "batch"}}}
-    with pytest.raises(InputError, match="TorchScript exporter cannot pass 'extra'"):
-        to_dynamic_axes(Open(), kwargs, {"extra": {0: "batch"}})
 
 
-def test_torchscript_names_stay_aligned_over_defaults(tmp_path: Path) -> None:
-    kwargs = {"left": torch.ones(2, 3), "right": torch.ones(2, 3)}
-    model, path = Between().eval(), tmp_path / "between.onnx"
-    names, axes = to_dynamic_axes(model, kwargs, {"right": {0: "batch"}})
-    assert names == ["left", "flag", "size", "pair.0", "pair.1", "right"]
-    torch.onnx.export(model, (), path, kwargs=kwargs, dynamo=False, input_names=names, dynamic_axes=axes)
-    dims = {
-        value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        for value in onnx.load(path).graph.input
-    }
-    assert dims["left"] == [2, 3]
-    assert dims["right"] == ["batch", 3]
-    assert not [name for name in dims if "::" in name]
-
-
-def test_both_exporters_take_the_dynamic_axes(tmp_path: Path) -> None:
+def test_torch_takes_the_dynamic_shapes() -> None:
     model, dynamic = Pair().eval(), {name: {0: "batch"} for name in PAIR}
     shapes = to_dynamic_shapes(model, PAIR, dynamic)
     program = torch.onnx.export(model, (), kwargs=PAIR, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None
     assert [str(value.shape) for value in program.model.graph.inputs] == ["[batch,3]", "[batch,3]"]
-    names, axes = to_dynamic_axes(model, PAIR, dynamic)
-    path = tmp_path / "pair.onnx"
-    torch.onnx.export(model, (), path, kwargs=PAIR, dynamo=False, input_names=names, dynamic_axes=axes)
-    inputs = onnx.load(path).graph.input
-    assert [value.name for value in inputs] == ["left", "right", "scale"]
-    assert {value.type.tensor_type.shape.dim[0].dim_param for value in inputs[:2]} == {"batch"}

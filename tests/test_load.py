@@ -258,18 +258,14 @@ def test_a_broken_config_is_refused(tmp_path: Path) -> None:
     expect_error(str(tmp_path), "could not load")
 
 
-@pytest.mark.parametrize(
-    ("target", "part"), [("no-one/no-such-model", "hub id"), ("demoo", "did you mean 'demo'?")]
-)
+@pytest.mark.parametrize(("target", "part"), [("no-one/no-such-model", "hub id"), ("demoo", "did you mean 'demo'?")])
 def test_an_unknown_hub_id_says_what_is_accepted(target: str, part: str) -> None:
     pytest.importorskip("transformers")
     expect_error(target, f"no reachable Hugging Face model '{target}'", part)
 
 
 @pytest.mark.parametrize(("package", "extra"), [("torch", "torch"), ("transformers", "hf")])
-def test_a_missing_extra_names_the_pip_command(
-    monkeypatch: pytest.MonkeyPatch, package: str, extra: str
-) -> None:
+def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch, package: str, extra: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)  # makes `import` fail as if it were not installed
     with pytest.raises(MissingExtraError, match=rf"pip install 'hieronnx\[{extra}\]'"):
         load_model("some/model")

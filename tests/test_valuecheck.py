@@ -143,9 +143,7 @@ def chosen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, nn.Module]:
 
 
 @pytest.mark.parametrize(("sign", "module", "other"), [(1, "up", "else"), (-1, "down", "then")])
-def test_the_branch_taken_is_checked(
-    chosen: tuple[Path, nn.Module], sign: int, module: str, other: str
-) -> None:
+def test_the_branch_taken_is_checked(chosen: tuple[Path, nn.Module], sign: int, module: str, other: str) -> None:
     path, model = chosen
     args = (sign * torch.rand(3, 4),)
     right = check_values(model, args, None, path, body_attribution(path, {"Gemm": (module, 0)}))
@@ -211,9 +209,7 @@ class Passes(nn.Module):
     ("module", "verdict"),
     [("first", "right"), ("second", "unmatched"), ("", "unmatched"), ("third", "wrong")],
 )
-def test_a_node_that_only_moves_values_must_be_where_they_were(
-    tmp_path: Path, module: str, verdict: str
-) -> None:
+def test_a_node_that_only_moves_values_must_be_where_they_were(tmp_path: Path, module: str, verdict: str) -> None:
     path = tmp_path / "model.onnx"
     nodes = [
         helper.make_node("Mul", ["x", "x"], ["a"]),

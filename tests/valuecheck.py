@@ -49,9 +49,7 @@ class NodeCheck:
 
     def __str__(self) -> str:
         where = f"{self.graph}:{self.output}" if self.graph else self.output
-        return (
-            f"{self.op_type} {where}: attributed to {_text(self.attributed)}, made by {_text(self.made_by)}"
-        )
+        return f"{self.op_type} {where}: attributed to {_text(self.attributed)}, made by {_text(self.made_by)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +101,7 @@ def check_values(
     feeds = match_inputs(proto, named_arrays(model, args, kwargs or {}), log.calls[0].outputs)
     probes, unexposed = run_exposed(proto, feeds, name_body)
     unexposed += [f"calls inside the scripted module {path or '<root>'}" for path in sorted(made.scripted)]
+    attributed = number_as_run(attributed, {probe.graph for probe in probes})
     verdicts: dict[str, list[NodeCheck]] = defaultdict(list)
     for probe in probes:
         names = (probe.output, *probe.siblings)
@@ -111,6 +110,23 @@ def check_values(
         verdicts[verdict].append(check)
     groups = (tuple(verdicts[verdict]) for verdict in ("right", "wrong", "unmatched", "trivial"))
     return ValueReport(*groups, unexposed=tuple(unexposed))
+
+
+def number_as_run(attributed: Attributed, seen: set[str]) -> Attributed:
+    """Number the calls as the run did: a file has both branches of an If, and a run calls modules in one of them."""
+    graphs: dict[Scope, set[str]] = defaultdict(set)
+    for (graph, _), scopes in attributed.items():
+        for scope in scopes:
+            graphs[scope].add(graph)
+    skipped = [scope for scope, where in graphs.items() if not where & seen]
+    numbers = {
+        (module, number): number - sum(other == module and n < number for other, n in skipped)
+        for module, number in graphs
+    }
+    return {
+        key: frozenset((module, numbers[module, number]) for module, number in scopes)
+        for key, scopes in attributed.items()
+    }
 
 
 # ---------------------------------------------------------------- judging
@@ -225,9 +241,7 @@ class _Index:
                 values = Values(_array(tensor))
                 buckets[values.flat.size].append((values, tuple(scope)))
         self._buckets = buckets
-        self._moments = {
-            size: np.stack([values.moments for values, _ in bucket]) for size, bucket in buckets.items()
-        }
+        self._moments = {size: np.stack([values.moments for values, _ in bucket]) for size, bucket in buckets.items()}
 
     def find(self, values: Values) -> frozenset[Scope]:
         bucket = self._buckets.get(values.flat.size)
@@ -313,9 +327,7 @@ def _is_numeric(value: object) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.size > 0
 
 
-def _run(
-    proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], names: Sequence[str]
-) -> dict[str, np.ndarray]:
+def _run(proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
     exposed = onnx.ModelProto.FromString(proto.SerializeToString())
     present = {output.name for output in exposed.graph.output}
     exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in present)
@@ -379,12 +391,9 @@ class _Inliner:
             kept.CopyFrom(tensor)
             kept.name = renamed[tensor.name]
         given = (
-            (renamed.get(inner.name, inner.name), outer)
-            for inner, outer in zip(body.output, node.output, strict=True)
+            (renamed.get(inner.name, inner.name), outer) for inner, outer in zip(body.output, node.output, strict=True)
         )
-        return nodes + [
-            onnx.helper.make_node("Identity", [inner], [outer]) for inner, outer in given if outer
-        ]
+        return nodes + [onnx.helper.make_node("Identity", [inner], [outer]) for inner, outer in given if outer]
 
     def _is_true(self, condition: str) -> bool:
         copy = onnx.ModelProto.FromString(self._proto.SerializeToString())
@@ -482,9 +491,7 @@ def match_inputs(
         for arrays in combinations([array for _, array in left], len(unnamed))
         if all(map(_fits, unnamed, arrays))
     ]
-    assert choices, (
-        f"no arguments fit {[value.name for value in unnamed]}; left: {[name for name, _ in left]}"
-    )
+    assert choices, f"no arguments fit {[value.name for value in unnamed]}; left: {[name for name, _ in left]}"
     return choices[0] if len(choices) == 1 else _choose_by_outputs(proto, choices, outputs)
 
 
@@ -500,9 +507,7 @@ def _choose_by_outputs(
     raise AssertionError(f"no choice of arguments for {list(choices[0])} gives the model's outputs")
 
 
-def named_arrays(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Iterator[tuple[str, np.ndarray]]:
+def named_arrays(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the tensors and numbers among the arguments, named after the forward's parameters."""
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     for name, value in bound.arguments.items():

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from hieronnx.graph import NO_TENSOR, View, ViewNode
 from hieronnx.hierarchy import ROOT, CallId
 
-__all__ = ["Attribution", "CallTree", "Carried", "Folded", "carry_scopes"]
+__all__ = ["Attribution", "CallTree", "Carried", "Folded", "carry_scopes", "join_scopes"]
 
 # A region that has not closed after so many nodes is no region: the name was a coincidence.
 _REGION_LIMIT = 2000
@@ -32,7 +32,8 @@ _GROUP_LIMIT = 500
 _NONDETERMINISTIC = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
-_SHAPE_READERS = frozenset({"Shape", "Size"})
+# Inputs of which only the shape or the element type counts, not the values.
+_VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,7 @@ class CallTree:
         return a
 
 
-def carry_scopes(
-    a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree
-) -> Carried:
+def carry_scopes(a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree) -> Carried:
     """Attribute the nodes of B from those of A.
 
     Args:
@@ -108,7 +107,8 @@ def carry_scopes(
     return Carried(_Attributor(a, scopes, tree, matcher).run(), _find_folded(a, scopes, matcher))
 
 
-def _join_scopes(attributions: Iterable[Attribution], tree: CallTree, evidence: str) -> Attribution:
+def join_scopes(attributions: Iterable[Attribution], tree: CallTree, evidence: str) -> Attribution:
+    """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
     found = list(attributions)
     scope = tree.lowest_above(item.scope for item in found)
     origins = dict.fromkeys(origin for item in found for origin in item.origins)
@@ -137,10 +137,7 @@ class _Values:
         return self._table.setdefault(key, len(self._table))
 
     def _add(self, index: int, node: ViewNode) -> None:
-        reads = [t for t in (*node.inputs, *node.captures) if t != NO_TENSOR]
-        constant = node.op in _SHAPE_READERS or (
-            all(self.constant[t] for t in reads) and node.op not in _NONDETERMINISTIC
-        )
+        constant = _is_constant(node, self.constant)
         key = self.key(index, node)
         for position, output in enumerate(node.outputs):
             if output == NO_TENSOR:
@@ -172,6 +169,7 @@ class _Match:
     """Nodes of B that share the region, this one last; empty where the node stands alone."""
     altered: bool = False
     """Whether the node's operator, attributes or constants are not those of A's node: it may do more than that."""
+
 
 class _Matcher:
     """Walks B once, in order, and finds for each node its region in A."""
@@ -307,10 +305,11 @@ class _Matcher:
         if not self.values.constant[of_a]:
             return not self._constant_b[of_b]
         known = self.known[of_b]
-        if known is not None:
-            return self.values.number[known] == self.values.number[of_a]
-        if self.a.producers[of_a] is not None and self.b.producers[of_b] is None:
+        if known is not None and self.values.number[known] == self.values.number[of_a]:
             return True
+        folded = self.a.producers[of_a] is not None and self._content_a(of_a) is None
+        if folded and self.b.producers[of_b] is None:
+            return True  # what A computed cannot be compared with what B holds
         return self.b.constants.get(of_b) == self._content_a(of_a)
 
     def _pass_upstream(self, node: ViewNode, twin: ViewNode) -> None:
@@ -395,9 +394,7 @@ class _Matcher:
     def _is_named(self, node: int) -> bool:
         return any(t != NO_TENSOR and self.a.names[t] in self._b_names for t in self.a.nodes[node].outputs)
 
-    def _loose_key(
-        self, node: ViewNode, graph: int, number: Callable[[int], Hashable]
-    ) -> Hashable:
+    def _loose_key(self, node: ViewNode, graph: int, number: Callable[[int], Hashable]) -> Hashable:
         """Key a node for the search by structure; constants count as one, an unknown input spoils the key."""
         inputs = tuple(number(t) for t in node.inputs)
         if None in inputs or all(i == "constant" for i in inputs):
@@ -430,12 +427,21 @@ def _constants(view: View) -> list[bool]:
     constant = [False] * len(view.names)
     for tensor in view.constants:
         constant[tensor] = True
-    for index, node in enumerate(view.nodes):
-        value = node.op in _SHAPE_READERS or all(constant[t] for t in view.reads(index))
+    for node in view.nodes:
+        value = _is_constant(node, constant)
         for output in node.outputs:
             if output != NO_TENSOR:
-                constant[output] = value and node.op not in _NONDETERMINISTIC
+                constant[output] = value
     return constant
+
+
+def _is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
+    """Say whether a node computes the same whatever the graph's inputs are, their shapes and types aside."""
+    if node.op in _NONDETERMINISTIC:
+        return False
+    free = _VALUE_FREE_INPUTS.get(node.op)
+    reads = [t for position, t in enumerate(node.inputs) if position != free]
+    return all(t == NO_TENSOR or constant[t] for t in (*reads, *node.captures))
 
 
 def _contradict(a: Hashable, b: Hashable) -> bool:
@@ -463,9 +469,7 @@ def _pair_outputs(a: View, b: View) -> dict[int, int]:
 class _Attributor:
     """Turns the regions that were matched into scopes and origins."""
 
-    def __init__(
-        self, a: View, scopes: Sequence[Attribution | None], tree: CallTree, matcher: _Matcher
-    ) -> None:
+    def __init__(self, a: View, scopes: Sequence[Attribution | None], tree: CallTree, matcher: _Matcher) -> None:
         self._a, self._scopes, self._tree, self._matcher = a, scopes, tree, matcher
         self._merged = self._find_merged()
 
@@ -492,7 +496,7 @@ class _Attributor:
         if not core:
             return None
         own = [scope for n in core if (scope := self._scopes[n]) is not None]
-        joined = _join_scopes(own, self._tree, "carried" if proven else "name")
+        joined = join_scopes(own, self._tree, "carried" if proven else "name")
         untouched = proven and len(core) == 1 and self._a.nodes[core[0]].op == self._matcher.b.nodes[index].op
         evidence, rule = (own[0].evidence, own[0].rule) if untouched else (joined.evidence, "")
         copies = [origin for n in core for origin in self._merged.get(n, ())]

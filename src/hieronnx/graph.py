@@ -233,8 +233,7 @@ class _ViewBuilder:
         outputs = tuple(self._number(v, graph) if v.name else NO_TENSOR for v in node.outputs)
         start, known = len(view.nodes), len(view.names)
         bodies = tuple(
-            self.add_graph(body, body_key(key, first_output(node), label), label, None)
-            for label, body in _bodies(node)
+            self.add_graph(body, body_key(key, first_output(node), label), label, None) for label, body in _bodies(node)
         )
         captures = self._captures(bodies, start, known)
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type

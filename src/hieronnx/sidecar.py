@@ -182,9 +182,7 @@ def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
         hierarchy=dict(hierarchy.tags),
         nodes=_encode_nodes(hierarchy.nodes, tags, view, readers),
         tensors=_encode_tensors(view, hierarchy, readers),
-        initializers={
-            i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers
-        },
+        initializers={i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers},
         summary=summarize(hierarchy),
     )
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
@@ -302,9 +300,7 @@ def _encode_nodes(
     return entries
 
 
-def _encode_tensors(
-    view: View, hierarchy: Hierarchy, readers: Sequence[Sequence[str]]
-) -> list[TensorEntry]:
+def _encode_tensors(view: View, hierarchy: Hierarchy, readers: Sequence[Sequence[str]]) -> list[TensorEntry]:
     tags = _tags_in_view_order(view, hierarchy)
     return [
         TensorEntry(

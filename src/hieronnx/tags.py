@@ -83,11 +83,7 @@ def parse_tag(tag: str) -> tuple[Segment, ...]:
     for found in matched:
         if found is None:
             raise InputError(f"{tag!r} is not a tag; a tag looks like /Model/Encoder/Layer.0 or /Model/Cell@1")
-        segments.append(
-            Segment(
-                unescape(found["name"]), unescape(found["suffix"] or ""), int(found["index"] or 0)
-            )
-        )
+        segments.append(Segment(unescape(found["name"]), unescape(found["suffix"] or ""), int(found["index"] or 0)))
     return tuple(segments)
 
 
@@ -96,9 +92,7 @@ def matches(pattern: str, *names: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in names)
 
 
-def build_calls(
-    sites: Sequence[CallSite], classes: Mapping[str, str], policy: TagPolicy
-) -> tuple[Call, ...]:
+def build_calls(sites: Sequence[CallSite], classes: Mapping[str, str], policy: TagPolicy) -> tuple[Call, ...]:
     """Give every call its tag.
 
     Args:
@@ -142,9 +136,7 @@ def _find_tagged_parents(
     return tagged
 
 
-def _name_siblings(
-    tagged_parent: Mapping[CallId, CallId | None], classes: Mapping[str, str]
-) -> dict[CallId, str]:
+def _name_siblings(tagged_parent: Mapping[CallId, CallId | None], classes: Mapping[str, str]) -> dict[CallId, str]:
     """Name each tagged call among its siblings, call indices aside."""
     families: dict[tuple[CallId | None, str], list[CallId]] = defaultdict(list)
     for call, above in tagged_parent.items():

@@ -35,9 +35,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OURS = b"hieronnx."
 
 
-def write_annotated(
-    stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str]
-) -> None:
+def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str]) -> None:
     """Write a serialized model to a stream, with metadata on its nodes.
 
     What the nodes had under hieronnx's own keys is replaced; any other key stays, and is not set twice.

@@ -29,7 +29,7 @@ class Case:
         build: Makes the model, in eval mode; every build has the same parameters.
         args: Makes the positional example inputs; the same values every time.
         kwargs: Makes the keyword example inputs, in the order of the forward's signature.
-        exporters: Where plain `torch.onnx.export` gives a file that ONNX Runtime runs to eager's values.
+        exporters: The routes that give a file which ONNX Runtime runs to eager's values.
         why_not: For an exporter that is not listed, what torch or ONNX Runtime said, in one line.
         tolerance: The largest absolute difference from eager that is only rounding.
         transformers: Whether the model needs the Transformers library.

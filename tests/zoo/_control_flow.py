@@ -20,9 +20,7 @@ class Cond(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.before(x)
-        return torch.cond(
-            x.sum() > 0, lambda x: self.positive(x) + 1.0, lambda x: self.negative(x) * 2.0, (x,)
-        )
+        return torch.cond(x.sum() > 0, lambda x: self.positive(x) + 1.0, lambda x: self.negative(x) * 2.0, (x,))
 
 
 class NestedCond(nn.Module):
@@ -38,9 +36,7 @@ class NestedCond(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             def nested(x: Tensor) -> Tensor:
                 x = self.outer(x)
-                return torch.cond(
-                    x.mean() > 0.1, lambda x: self.inner(x), lambda x: self.other(x) - 1.0, (x,)
-                )
+                return torch.cond(x.mean() > 0.1, lambda x: self.inner(x), lambda x: self.other(x) - 1.0, (x,))
 
             return torch.cond(x.sum() > -100, nested, lambda x: self.other(x), (x,))
 

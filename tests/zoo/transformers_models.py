@@ -31,8 +31,6 @@ VISION = {key: SMALL[key] for key in SMALL if key != "vocab_size"} | {"image_siz
 # The TorchScript exporter passes every default that the forward's signature has, by position. Transformers
 # then adds `use_cache` a second time. A default that is a number becomes a tensor and an input of the file,
 # which Transformers reads as an index: the logits of one position, where eager gives them all.
-USE_CACHE_TWICE = {"torchscript": "forward() got multiple values for argument 'use_cache'"}
-NUMBER_AS_INPUT = {"torchscript": "Required inputs (['logits_to_keep']) are missing from input feed"}
 
 
 def hf(
@@ -140,7 +138,7 @@ SEQ2SEQ = {
 }
 
 ENCODERS = (
-    hf("bert", "BertModel", TEXT, kwargs=text_with_types, exporters=DYNAMO, why_not=USE_CACHE_TWICE),
+    hf("bert", "BertModel", TEXT, kwargs=text_with_types),
     hf("roberta", "RobertaForSequenceClassification", TEXT, kwargs=text),
     hf(
         "distilbert",
@@ -164,9 +162,7 @@ ENCODERS = (
         TEXT,
         kwargs=text,
         exporters=DYNAMO,
-        why_not={
-            "torchscript": "Exporting the operator 'aten::fft_fftn' to ONNX opset version 20 is not supported"
-        },
+        why_not={"torchscript": "Exporting the operator 'aten::fft_fftn' to ONNX opset version 20 is not supported"},
     ),
 )
 
@@ -189,8 +185,6 @@ DECODERS = (
         "LlamaForCausalLM",
         DECODER | {"num_key_value_heads": 1},
         kwargs=text,
-        exporters=DYNAMO,
-        why_not=NUMBER_AS_INPUT,
     ),
     hf(
         "qwen",
@@ -203,16 +197,12 @@ DECODERS = (
         "MistralModel",
         DECODER | {"num_key_value_heads": 2, "sliding_window": 4},
         kwargs=text,
-        exporters=DYNAMO,
-        why_not=USE_CACHE_TWICE,
     ),
     hf(
         "llama_with_past",
         "LlamaForCausalLM",
         TEXT | {"num_key_value_heads": 2},
         kwargs=past_and_next,
-        exporters=DYNAMO,
-        why_not={"torchscript": "received an input of unsupported type: DynamicCache"},
     ),
     hf(
         "mixtral",
@@ -225,8 +215,6 @@ DECODERS = (
             "experts_implementation": "batched_mm",
         },
         kwargs=text,
-        exporters=DYNAMO,
-        why_not=NUMBER_AS_INPUT,
     ),
     hf(
         "mamba",
@@ -262,8 +250,7 @@ ENCODER_DECODERS = (
     hf(
         "whisper",
         "WhisperModel",
-        SEQ2SEQ
-        | {"num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16, "pad_token_id": 0},
+        SEQ2SEQ | {"num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16, "pad_token_id": 0},
         kwargs=transcription,
     ),
 )

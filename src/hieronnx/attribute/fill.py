@@ -1,14 +1,18 @@
 """The rules for nodes that the exporter left without a scope, each named and with its own evidence.
 
-consumers   the node serves those who read it: the lowest call above them all
-producers   nobody with a scope reads it: the lowest call above those that feed it
-enclosing   neither says anything, and it is in a control-flow body: the scope of the node that has the body
+between     what it reads was made by one call, what it makes is read by another: it ran between the two, so
+            inside the lowest call above both. That may be coarse, but is never a sibling's.
+consumers   it reads constants alone and serves those who read it: the lowest call above them all
 root        nothing is known; an honest fallback that never counts as covered
+
+A graph's output is read by whoever returns it: the root, or the node that has the body. A body's inputs are
+made by the node that has the body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from hieronnx.carry import Attribution, CallTree
 from hieronnx.graph import NO_TENSOR, View
@@ -19,37 +23,80 @@ __all__ = ["fill_gaps"]
 
 def fill_gaps(view: View, scopes: Sequence[Attribution | None], tree: CallTree) -> list[Attribution]:
     """Return the attributions with every gap filled by the first rule that applies."""
-    filled = list(scopes)
+    if None not in scopes:
+        return [found for found in scopes if found is not None]
+    owners = [graph.owner for graph in view.graphs]
+    around = [_scope_around(view, node.graph, owners, scopes) for node in view.nodes]
+    after = _look(view, scopes, tree, _readers(view, owners), around, backwards=True)
+    before = _look(view, scopes, tree, _feeders(view), around, backwards=False)
+    return [found or _fill(tree, before[index], after[index]) for index, found in enumerate(scopes)]
+
+
+def _fill(tree: CallTree, before: CallId | None, after: CallId | None) -> Attribution:
+    if after is None:
+        return Attribution(ROOT, (ROOT,), "root", "root")
+    if before is None:
+        return Attribution(after, (after,), "dataflow", "consumers")
+    scope = tree.lowest_above((before, after))
+    return Attribution(scope, (scope,), "dataflow", "between")
+
+
+def _look(
+    view: View,
+    scopes: Sequence[Attribution | None],
+    tree: CallTree,
+    neighbours: Sequence[Sequence[int | None]],
+    around: Sequence[CallId],
+    *,
+    backwards: bool,
+) -> list[CallId | None]:
+    """For each node without a scope, the lowest call above its neighbours; through those that have none either."""
+    found: list[CallId | None] = [None if scope is None else scope.scope for scope in scopes]
+    seen: list[CallId | None] = [None] * len(found)
+    order: Iterable[int] = range(len(view.nodes))
+    for index in reversed(list(order)) if backwards else order:
+        if scopes[index] is None:
+            near = [around[index] if n is None else found[n] or seen[n] for n in neighbours[index]]
+            known = [scope for scope in near if scope is not None]
+            seen[index] = tree.lowest_above(known) if known else None
+    return seen
+
+
+def _readers(view: View, owners: Sequence[int | None]) -> list[list[int | None]]:
+    """For each node those that read it; None stands for what is around its graph."""
     consumers = view.consumers()
-    for index in reversed(range(len(filled))):
-        if filled[index] is None:
-            outputs = [t for t in view.nodes[index].outputs if t != NO_TENSOR]
-            readers = [filled[reader] for tensor in outputs for reader in consumers[tensor]]
-            filled[index] = _join([found for found in readers if found], tree, "consumers")
-    for index, found in enumerate(filled):
-        if found is None:
-            producers = [view.producers[t] for t in view.reads(index)]
-            feeding = [filled[p] for p in producers if p is not None]
-            filled[index] = _join([found for found in feeding if found], tree, "producers")
-    return [_fill_last(view, index, filled) for index in range(len(filled))]
+    returned: dict[int, set[int]] = defaultdict(set)
+    for number, graph in enumerate(view.graphs):
+        returned[number].update(graph.outputs)
+    readers: list[list[int | None]] = []
+    for node in view.nodes:
+        made = [t for t in node.outputs if t != NO_TENSOR]
+        leaves = any(t in returned[node.graph] for t in made)
+        readers.append([*(reader for t in made for reader in consumers[t]), *([None] if leaves else [])])
+    return readers
 
 
-def _join(found: Sequence[Attribution], tree: CallTree, rule: str) -> Attribution | None:
-    if not found:
-        return None
-    scope = tree.lowest_above(item.scope for item in found)
-    return Attribution(scope, (scope,), "dataflow", rule)
+def _feeders(view: View) -> list[list[int | None]]:
+    """For each node those that feed it; None, for what is around its graph, where it reads a body's input."""
+    feeders: list[list[int | None]] = []
+    for index, node in enumerate(view.nodes):
+        found: list[int | None] = []
+        for tensor in view.reads(index):
+            producer = view.producers[tensor]
+            if producer is not None:
+                found.append(producer)
+            elif tensor in view.graphs[node.graph].inputs:
+                found.append(None)
+        feeders.append(found)
+    return feeders
 
 
-def _fill_last(view: View, index: int, filled: list[Attribution | None]) -> Attribution:
-    found = filled[index]
-    if found is None:
-        owner = view.graphs[view.nodes[index].graph].owner
-        around = _fill_last(view, owner, filled) if owner is not None else None
-        found = _enclosed(around.scope) if around is not None else Attribution(ROOT, (ROOT,), "root", "root")
-        filled[index] = found
-    return found
-
-
-def _enclosed(scope: CallId) -> Attribution:
-    return Attribution(scope, (scope,), "dataflow", "enclosing")
+def _scope_around(view: View, graph: int, owners: Sequence[int | None], scopes: Sequence[Attribution | None]) -> CallId:
+    """Return the scope of the nearest node around a graph that has one: whose body the graph is; else the root."""
+    owner = owners[graph]
+    while owner is not None:
+        scope = scopes[owner]
+        if scope is not None:
+            return scope.scope
+        owner = owners[view.nodes[owner].graph]
+    return ROOT

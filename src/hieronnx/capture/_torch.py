@@ -8,10 +8,10 @@ moves such a point, this is the file to mend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.fx.experimental import proxy_tensor
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TORCH_ROOT_PREFIX",
+    "LoweringObserver",
     "exclusive",
     "generated_source_node",
     "observe_fx_nodes",
+    "observe_lowering",
     "observe_module_calls",
     "observe_named_graph",
-    "observe_onnx_graph",
     "observe_translation",
     "replace_file_writer",
     "trace_scope_names",
+    "traced_kinds",
 ]
 
 TORCH_ROOT_PREFIX = "_export_root"
@@ -151,29 +153,117 @@ def trace_scope_names() -> dict[torch.nn.Module, str] | None:
     return found
 
 
+def traced_kinds() -> list[str]:
+    """Return the kinds of the nodes that torch.jit.trace has recorded in the running call itself, so far."""
+    state = torch._C._get_tracing_state()
+    if state is None:
+        return []
+    nodes = state.graph().insertPoint().owningBlock().nodes()
+    return [node.kind() for node in nodes if node.kind() != "prim::TracedModuleForward"]
+
+
+class LoweringObserver(Protocol):
+    """What is told of the way from a traced graph to one of ONNX operators; it may look, not touch."""
+
+    def traced(self, graph: torch.Graph) -> None:
+        """Take the graph as traced, before functions are inlined."""
+
+    def inlined(self, graph: torch.Graph, parameters: int) -> None:
+        """Take the graph with functions inlined, its last inputs being parameters, before torch simplifies it."""
+
+    def simplified(self, graph: torch.Graph) -> None:
+        """Take the graph right before its nodes are turned into ONNX ones."""
+
+    def lowered(self, node: torch.Node, made: Sequence[torch.Node]) -> None:
+        """Take one node of it and the ONNX nodes that it became."""
+
+    def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Take the numbers of all values in order, before and after torch gave them new ones."""
+
+    def finished(self, graph: torch.Graph) -> None:
+        """Take the graph of ONNX operators, before torch folds and fuses."""
+
+
 @contextmanager
-def observe_onnx_graph(observer: Callable[[torch.Graph, int], None]) -> Iterator[None]:
-    """Call the observer with the traced graph once it is of ONNX operators, before torch folds and fuses.
+def observe_lowering(observer: LoweringObserver) -> Iterator[None]:
+    """Tell the observer of each step from the traced graph to the graph of ONNX operators."""
+    parameters = 0
 
-    The observer is also told how many of the graph's last inputs are parameters.
-    """
+    def substitute(original: Callable[..., Any]) -> Callable[..., Any]:
+        def substitute_functions(graph: torch.Graph) -> None:
+            observer.traced(graph)
+            original(graph)
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def optimize_graph(*args: Any, **kwargs: Any) -> Any:
-            graph = original(*args, **kwargs)
-            observer(graph, len(kwargs.get("params_dict") or ()))
-            return graph
+        return substitute_functions
+
+    def optimize(original: Callable[..., Any]) -> Callable[..., Any]:
+        def optimize_graph(graph: torch.Graph, *args: Any, **kwargs: Any) -> Any:
+            nonlocal parameters
+            parameters = len(kwargs.get("params_dict") or ())
+            result = original(graph, *args, **kwargs)
+            observer.finished(result)
+            return result
 
         return optimize_graph
 
-    with _wrapped(torchscript_utils, "_optimize_graph", make):
+    def inline(original: Callable[..., Any]) -> Callable[..., Any]:
+        def inline_graph(graph: torch.Graph) -> None:
+            original(graph)
+            observer.inlined(graph, parameters)
+
+        return inline_graph
+
+    def lower(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lower_graph(graph: torch.Graph, *args: Any) -> Any:
+            observer.simplified(graph)
+            return original(graph, *args)
+
+        return lower_graph
+
+    def symbolic(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_symbolic(
+            graph: Any, block: Any, node: Any, inputs: Any, env: Any, values: Any, new_nodes: Any, *args: Any
+        ) -> Any:
+            known = len(new_nodes)
+            made = original(graph, block, node, inputs, env, values, new_nodes, *args)
+            observer.lowered(node, new_nodes[known:])
+            return made
+
+        return run_symbolic
+
+    def canonicalize(original: Callable[..., Any]) -> Callable[..., Any]:
+        def canonicalize_graph(graph: torch.Graph, *args: Any) -> Any:
+            before = list(_all_uniques(graph))
+            result = original(graph, *args)
+            observer.renumbered(before, list(_all_uniques(result)))
+            return result
+
+        return canonicalize_graph
+
+    with (
+        _wrapped(torch._C, "_jit_pass_onnx_function_substitution", substitute),
+        _wrapped(torchscript_utils, "_optimize_graph", optimize),
+        _wrapped(torch._C, "_jit_pass_inline", inline),
+        _wrapped(torch._C, "_jit_pass_onnx", lower),
+        _wrapped(torchscript_utils, "_run_symbolic_function", symbolic),
+        _wrapped(torch._C, "_jit_pass_canonicalize", canonicalize),
+    ):
         yield
 
 
+def _all_uniques(graph: Any) -> Iterator[int]:
+    """Yield the numbers of all values of a graph or block, in order."""
+    for value in graph.inputs():
+        yield value.unique()
+    for node in graph.nodes():
+        for value in node.outputs():
+            yield value.unique()
+        for block in node.blocks():
+            yield from _all_uniques(block)
+
+
 @contextmanager
-def observe_named_graph(
-    before: Callable[[torch.Graph], None], after: Callable[[torch.Graph], None]
-) -> Iterator[None]:
+def observe_named_graph(before: Callable[[torch.Graph], None], after: Callable[[torch.Graph], None]) -> Iterator[None]:
     """Call the observers with the finished graph, before and after torch gives it its names."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

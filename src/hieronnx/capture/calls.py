@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as module_hooks
 
 from hieronnx.hierarchy import ROOT, CallId
 from hieronnx.tags import CallSite
 
-__all__ = ["CallRecorder", "module_paths", "watch_calls"]
+__all__ = ["CallRecorder", "module_calls_through", "module_paths"]
 
 
 def module_paths(model: nn.Module) -> dict[int, str]:
@@ -35,7 +35,10 @@ class CallRecorder:
         self.sites: list[CallSite] = []
         self._counts: dict[str, int] = defaultdict(int)
         self._stack: list[CallSite] = []
-        self._region_calls: dict[Hashable, CallSite] = {}
+        self._region_calls: dict[tuple[Hashable, Hashable], CallSite] = {}
+        self._region_times: dict[Hashable, int] = {}
+        self._times: dict[CallId, int] = {}
+        self._clock = 0
 
     @property
     def current(self) -> CallId | None:
@@ -60,6 +63,7 @@ class CallRecorder:
             self.sites.clear()
             self._counts.clear()
             self._region_calls.clear()
+            self._times.clear()
         site = self._add(path, self._stack[-1] if self._stack else None, alias)
         self._stack.append(site)
         return site.id
@@ -74,8 +78,11 @@ class CallRecorder:
     def enter_recorded(self, region: Hashable, stack: Sequence[tuple[Hashable, str]]) -> CallId | None:
         """Return the innermost call of a stack that another tracer recorded inside the current call.
 
+        Such tracers work through a region more than once, and through regions inside others on their own first;
+        `settle` finds out in the end which of the calls are one.
+
         Args:
-            region: What that tracer traced in one go; equal keys in different regions are different calls.
+            region: What that tracer traced in one go; equal keys in different regions may be different calls.
             stack: From the outermost, a key that tells calls apart and the module's canonical path.
         """
         site = self._stack[-1] if self._stack else None
@@ -83,13 +90,51 @@ class CallRecorder:
             found = self._region_calls.get((region, key))
             if found is None:
                 found = self._region_calls[region, key] = self._add(path, site, None)
+            if self._times[found.id] < self._region_times.get(region, 0):
+                self._times[found.id] = self._tick()
             site = found
         return site.id if site is not None else None
+
+    def begin_region(self, region: Hashable) -> None:
+        """Note that a tracer works through a region from its beginning."""
+        self._region_times[region] = self._tick()
+
+    def settle(self, outermost: Callable[[Any], Hashable]) -> dict[CallId, CallId]:
+        """Make one call of those that were recorded for one, and number the calls in the order of their last run.
+
+        Args:
+            outermost: Gives for a region the one that it is part of.
+
+        Returns:
+            The final id for each id that was given out.
+        """
+        same: dict[Hashable, CallId] = {}
+        final: dict[CallId, CallId] = {site.id: site.id for site in self.sites}
+        for (region, key), site in self._region_calls.items():
+            first = same.setdefault((outermost(region), key), site.id)
+            final[site.id] = first
+            self._times[first] = max(self._times[first], self._times[site.id])
+        kept = sorted((s for s in self.sites if final[s.id] == s.id), key=lambda site: self._times[site.id])
+        counts: dict[str, int] = defaultdict(int)
+        numbered: dict[CallId, CallId] = {}
+        for site in kept:
+            numbered[site.id] = CallId(site.id.module, counts[site.id.module])
+            counts[site.id.module] += 1
+        final = {old: numbered[new] for old, new in final.items()}
+        self.sites = [
+            CallSite(final[site.id], None if site.parent is None else final[site.parent], site.via) for site in kept
+        ]
+        return final
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
 
     def _add(self, path: str, parent: CallSite | None, alias: str | None) -> CallSite:
         call = CallId(path, self._counts[path])
         self._counts[path] += 1
         site = CallSite(call, parent.id if parent else None, self._resolve_via(path, parent, alias))
+        self._times[call] = self._tick()
         self.sites.append(site)
         return site
 
@@ -111,34 +156,21 @@ class CallRecorder:
 
 
 @contextmanager
-def watch_calls(
-    recorder: CallRecorder, entered_call: Callable[[nn.Module, CallId], None] | None = None
+def module_calls_through(
+    run: Callable[[Callable[..., Any], nn.Module, tuple[Any, ...], dict[str, Any]], Any],
 ) -> Iterator[None]:
-    """Record the calls of any module while the context lasts, with nothing registered on the model itself.
+    """Let every module call go through `run(original, module, args, kwargs)`, with nothing registered on the model.
 
-    Global hooks leave alone what modules look at in themselves (fast paths ask for their own hooks).
-
-    Args:
-        recorder: What records.
-        entered_call: Called with each module of the model and its call, before its forward runs.
+    torch's global hooks would not do: the one before has no keyword arguments, and the one after runs before
+    the module's own hooks, whose operations belong to the call and may replace its outputs.
     """
-    entered: list[CallId | None] = []
+    original = nn.Module.__call__
 
-    def before(module: nn.Module, _args: object) -> None:
-        call = recorder.enter(module)
-        entered.append(call)
-        if call is not None and entered_call is not None:
-            entered_call(module, call)
+    def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return run(original, module, args, kwargs)
 
-    def after(_module: nn.Module, _args: object, _output: object) -> None:
-        recorder.leave(entered.pop())
-
-    handles = [
-        module_hooks.register_module_forward_pre_hook(before),
-        module_hooks.register_module_forward_hook(after, always_call=True),
-    ]
+    nn.Module.__call__ = call  # type: ignore[method-assign]
     try:
         yield
     finally:
-        for handle in handles:
-            handle.remove()
+        nn.Module.__call__ = original  # type: ignore[method-assign]

@@ -7,8 +7,9 @@ optimizer then rewrite that graph in place; carry follows them.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,6 +67,8 @@ class _Watcher:
         """Modules that Dynamo made of control flow, being traced: the outermost first."""
         self._branches: list[torch.fx.GraphModule] = []
         """Those of them that are a body, traced by a tracer of its own."""
+        self._owners: dict[nn.Module, nn.Module] = {}
+        """The body around each that is part of another."""
         self._main_tracer: Any = None
         self._raw: View | None = None
         self._scopes: list[Attribution | None] = []
@@ -97,6 +100,8 @@ class _Watcher:
             self._bodies.append(module)
             if tracer is not self._main_tracer:
                 self._branches.append(module)
+                self._owners.update(dict.fromkeys((m for m in module.modules() if m is not module), module))
+                self._recorder.begin_region(module)
             return module
         call = self._recorder.enter(module, path)
         if call == ROOT:
@@ -140,7 +145,12 @@ class _Watcher:
             path = self._path_of_stack_key(str(key))
             if path is not None:
                 found.append(((key, name), path))
-        return self._recorder.enter_recorded(self._branches[0], found) if found else None
+        return self._recorder.enter_recorded(self._branches[-1], found) if found else None
+
+    def _outermost(self, body: nn.Module) -> nn.Module:
+        while body in self._owners:
+            body = self._owners[body]
+        return body
 
     def _path_of_stack_key(self, key: str) -> str | None:
         """Return the path of the module whose id a stack's key has; shared modules have stand-ins in torch.export."""
@@ -155,18 +165,30 @@ class _Watcher:
 
     def _keep_raw(self, model: ir.Model, _program: Any) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
+        final = self._recorder.settle(self._outermost)
         if model.functions:
             model = model.clone()
+            for _, node in walk_nodes(model):
+                call = _marked_call(node)
+                if call is not None:
+                    # The nodes of an inlined function get the metadata of the node that called it.
+                    node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         self._scopes = []
-        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node)))
+        self._raw = view_model(model, lambda _, node: self._scopes.append(_attribute(node, final)))
 
-    def _attribute(self, node: ir.Node) -> Attribution | None:
-        source = node.meta.get("node")
-        if source is None:
-            return None
-        marked = (source.meta.get("custom") or {}).get(_MARK)
-        if marked is None:
-            return None
-        call = CallId(*marked)
-        return Attribution(call, (call,), "captured")
+
+def _attribute(node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
+    inlined = node.metadata_props.get(_MARK)
+    marked = CallId(*json.loads(inlined)) if inlined is not None else _marked_call(node)
+    if marked is None:
+        return None
+    call = final[marked]
+    return Attribution(call, (call,), "captured")
+
+
+def _marked_call(node: ir.Node) -> CallId | None:
+    """Return the call that the FX node of an ONNX node was marked with."""
+    source = node.meta.get("node")
+    marked = (source.meta.get("custom") or {}).get(_MARK) if source is not None else None
+    return None if marked is None else CallId(*marked)

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from hieronnx.capture.calls import module_calls_through
 from hieronnx.hierarchy import ROOT, CallId
 
 __all__ = ["CallRecord", "EagerLog", "OpRecord", "copy_tensor", "log_eager"]
@@ -97,7 +98,7 @@ def log_eager(
         stack.enter_context(_without_fast_path())
         # Fused attention would hide its scores and their softmax, which an ONNX file may have as nodes.
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_module_calls_through(recorder))
+        stack.enter_context(module_calls_through(recorder.run_call))
         stack.enter_context(recorder)
         model(*inputs, **named_inputs)
     return EagerLog(tuple(recorder.ops), tuple(recorder.calls.values()))
@@ -108,9 +109,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(
-        self, model: nn.Module, keep: Callable[[Tensor], Tensor], with_parts: frozenset[OpOverload]
-    ) -> None:
+    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor], with_parts: frozenset[OpOverload]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[OpRecord] = []
         self.calls: dict[CallId, CallRecord] = {}
@@ -169,9 +168,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls[scope] = replace(self.calls[scope], outputs=self._kept(result))
         return result
 
-    def _run_higher_order(
-        self, op: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run_higher_order(self, op: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run control flow with its branches heard: inside the operator, torch has turned this mode off."""
         if str(op) in _CONTROL_FLOW:
             args = tuple(self._heard(arg) if callable(arg) else arg for arg in args)
@@ -195,25 +192,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _holds_values(leaf: object) -> bool:
     # A tensor inside vmap stands for one of many and dies with it.
     return isinstance(leaf, Tensor) and not is_functorch_wrapped_tensor(leaf)
-
-
-@contextmanager
-def _module_calls_through(recorder: _Recorder) -> Iterator[None]:
-    """Let every module call run through the recorder, as torch.fx does it: by `Module.__call__`.
-
-    torch's global hooks would not do: the one before has no keyword arguments, and the one after runs before
-    the module's own hooks, whose operations belong to the call and may replace its outputs.
-    """
-    original = nn.Module.__call__
-
-    def call_recorded(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return recorder.run_call(original, module, args, kwargs)
-
-    nn.Module.__call__ = call_recorded  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        nn.Module.__call__ = original  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["DTYPES", "InputSpec", "make_inputs", "to_dynamic_axes", "to_dynamic_shapes"]
+__all__ = ["DTYPES", "InputSpec", "make_inputs", "to_dynamic_shapes"]
 
 _Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 _Given: TypeAlias = Mapping[str, "InputSpec"]
@@ -228,9 +228,7 @@ def _make_plain(
         return dict(example)
     generator = _make_generator()
     device = _read_device(model)
-    made: dict[str, Any] = {
-        name: _draw(spec, generator, _Limits()).to(device) for name, spec in given.items()
-    }
+    made: dict[str, Any] = {name: _draw(spec, generator, _Limits()).to(device) for name, spec in given.items()}
     # Beside given inputs only the required ones are taken over: an optional one may be of another size.
     missing = [name for name in _required(parameters) if name not in made]
     made |= {name: example[name] for name in missing if example and name in example}
@@ -275,8 +273,7 @@ def _make_pretrained(model: nn.Module, parameters: _Parameters, given: _Given) -
     shapes = {name: found for name, found in shapes.items() if found}
     rest = _take_dummies(model, parameters, [name for name in names if name not in shapes])
     candidates = [
-        {**_draw_all(model, [*given.values(), *_make_specs(model, choice)]), **rest}
-        for choice in _combine(shapes)
+        {**_draw_all(model, [*given.values(), *_make_specs(model, choice)]), **rest} for choice in _combine(shapes)
     ]
     return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
 
@@ -323,9 +320,7 @@ def _list_modalities(model: nn.Module, parameters: _Parameters) -> list[str]:
 
 def _list_shapes(model: nn.Module, name: str, given: _Given) -> tuple[_Shape, ...]:
     """List the shapes that a parameter may have, by the model's config and the inputs given."""
-    shapes = (
-        tuple(_read_size(model, size, name, given) for size in shape) for shape in _MEANINGS[name].shapes
-    )
+    shapes = (tuple(_read_size(model, size, name, given) for size in shape) for shape in _MEANINGS[name].shapes)
     complete = (tuple(size for size in shape if size is not None) for shape in shapes if None not in shape)
     return tuple(dict.fromkeys(complete))
 
@@ -569,7 +564,7 @@ def _read_dtype(model: nn.Module) -> torch.dtype:
 def to_dynamic_shapes(
     model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
 ) -> dict[str, Any] | None:
-    """Return `dynamic_shapes` for the dynamo exporter, None where nothing is dynamic.
+    """Return the `dynamic_shapes` of an export, None where nothing is dynamic.
 
     Example:
         `{"x": {0: "batch"}}` with inputs x and mask gives `{"x": {0: "batch"}, "mask": None}`.
@@ -592,39 +587,7 @@ def to_dynamic_shapes(
     return shapes
 
 
-def to_dynamic_axes(
-    model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
-) -> tuple[list[str], dict[str, dict[int, str]]]:
-    """Return `input_names` and `dynamic_axes` for the TorchScript exporter.
-
-    Raises:
-        InputError: there is no such input, it has no such axis, or only **kwargs takes it.
-    """
-    _check_dynamic(model, kwargs, dynamic)
-    parameters = _read_parameters(model)
-    for name in kwargs:
-        if name not in parameters:  # torch would leave it out without a word
-            raise InputError(f"the TorchScript exporter cannot pass '{name}', which forward does not name")
-    # torch also passes the defaults, and its tracer makes an input of each number among them.
-    values = {name: kwargs.get(name, parameter.default) for name, parameter in parameters.items()}
-    names = [traced for name, value in values.items() for traced in _name_traced(name, value)]
-    return names, {name: dict(dynamic[name]) for name in names if name in dynamic}
-
-
-def _name_traced(name: str, value: object) -> list[str]:
-    """Name the graph inputs that tracing makes of one argument."""
-    from torch import Tensor
-    from torch.utils import _pytree
-
-    if isinstance(value, (Tensor, bool, int, float)):
-        return [name]
-    leaves = [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, Tensor)]
-    return [f"{name}.{index}" for index in range(len(leaves))]
-
-
-def _check_dynamic(
-    model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
-) -> None:
+def _check_dynamic(model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]) -> None:
     _check_names(model, _read_parameters(model), dynamic, what="dynamic input")
     for name, axes in dynamic.items():
         if name not in kwargs:

@@ -27,9 +27,7 @@ def describe_modules(model: nn.Module) -> dict[str, Module]:
     return table
 
 
-def _describe(
-    path: str, module: nn.Module, args: tuple[str, ...], defaults: Mapping[str, Any]
-) -> Module:
+def _describe(path: str, module: nn.Module, args: tuple[str, ...], defaults: Mapping[str, Any]) -> Module:
     kind = type(module)
     return Module(
         path=path,

@@ -33,9 +33,7 @@ def parse_input(text: str) -> InputSpec:
     """
     found = _INPUT.fullmatch(text)
     if found is None:
-        raise InputError(
-            f"cannot read input '{text}'; expected name=dtype[shape], as in input_ids=int64[1,128]"
-        )
+        raise InputError(f"cannot read input '{text}'; expected name=dtype[shape], as in input_ids=int64[1,128]")
     sizes = [size.strip() for size in found["shape"].split(",")] if found["shape"].strip() else []
     for size in sizes:
         if not size.isdecimal():
@@ -54,8 +52,7 @@ def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
     axes = [(int(part["axis"]), part["label"]) for part in parts if part is not None]
     if found is None or len(axes) < len(parts):
         raise InputError(
-            f"cannot read dynamic axes '{text}'; "
-            "expected name:axis=label,…, as in input_ids:0=batch,1=sequence"
+            f"cannot read dynamic axes '{text}'; expected name:axis=label,…, as in input_ids:0=batch,1=sequence"
         )
     if len(dict(axes)) < len(axes):
         raise InputError(f"cannot read dynamic axes '{text}': an axis is given twice")
@@ -76,6 +73,4 @@ def read_input_specs(path: str | Path) -> list[InputSpec]:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         form = '{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}'
         raise InputError(f"the input specs '{path}' do not have the form {form}: {error}") from error
-    return [
-        InputSpec(name, fields.dtype, tuple(fields.shape), fields.range) for name, fields in entries.items()
-    ]
+    return [InputSpec(name, fields.dtype, tuple(fields.shape), fields.range) for name, fields in entries.items()]

@@ -1,0 +1,40 @@
+"""The command line: `hieronnx export | tree | demo`. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import click
+
+from hieronnx import __version__
+from hieronnx.cli._commands import Commands
+from hieronnx.cli.demo import demo_command
+from hieronnx.cli.export import export_command
+from hieronnx.cli.tree import tree_command
+
+__all__ = ["cli", "main"]
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="hieronnx", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show tracebacks, and what torch has to say.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """The PyTorch module hierarchy as a coordinate system for ONNX.
+
+    Exit codes: 0, done and nothing wrong; 1, a check found something; 2, it could not be done.
+    """
+    context.obj = debug
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _command in (demo_command, export_command, tree_command):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line."""
+    cli.main(prog_name="hieronnx")

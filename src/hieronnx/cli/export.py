@@ -1,0 +1,210 @@
+"""`hieronnx export`: a model to ONNX, with its hierarchy."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hieronnx.cli._console import print_json, print_text, use_colour, working
+from hieronnx.cli._files import list_files
+
+if TYPE_CHECKING:
+    from hieronnx.capture.inputs import InputSpec
+    from hieronnx.export import ExportResult
+
+__all__ = ["export_command"]
+
+
+@click.command("export")
+@click.argument("target")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The ONNX file to write.",
+)
+@click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="NAME=DTYPE[SHAPE]",
+    help="An example input, as in input_ids=int64[1,128]. May be repeated.",
+)
+@click.option(
+    "--input-specs",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
+)
+@click.option(
+    "--dynamic",
+    multiple=True,
+    metavar="NAME:AXIS=LABEL,…",
+    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence. May be repeated.",
+)
+@click.option(
+    "--exporter",
+    type=click.Choice(["auto", "dynamo", "torchscript"]),
+    default="auto",
+    show_default=True,
+    help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
+)
+@click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")
+@click.option(
+    "--torch-nn",
+    default="default",
+    show_default=True,
+    metavar="default|all|none|NAMES",
+    help="Which modules of torch.nn get a tag of their own; NAMES as in Linear,Conv2d.",
+)
+@click.option("--no-embed", is_flag=True, help="Write no hierarchy into the ONNX file.")
+@click.option("--no-sidecar", is_flag=True, help="Write no _hierarchy.json beside it.")
+@click.option("--strip-torch-metadata", is_flag=True, help="Leave out torch's own metadata on the nodes.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["captured"]),
+    default="captured",
+    show_default=True,
+    help="How nodes are attributed; captured is what the exporter itself recorded.",
+)
+@click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_obj
+def export_command(
+    debug: bool,
+    /,
+    target: str,
+    output: Path,
+    inputs: tuple[str, ...],
+    input_specs: Path | None,
+    dynamic: tuple[str, ...],
+    as_json: bool,
+    trust_remote_code: bool,
+    **options: Any,
+) -> None:
+    r"""Export TARGET to ONNX, every node with the module call that made it.
+
+    \b
+    TARGET is one of
+      demo                    the built-in model
+      package.module:object   an nn.Module, a class or a function that makes one
+      file.py:object          the same, from a file
+      FOLDER or HUB_ID        a Hugging Face model
+
+    \b
+    Examples:
+      hieronnx export demo -o demo.onnx
+      hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
+    """
+    request = _Request(_read_specs(inputs, input_specs), _read_dynamic(dynamic), _read_options(**options))
+    with working(debug=debug) as report:
+        result = _run(target, output, request, trust_remote_code, report)
+    if as_json:
+        print_json(_to_json(result))
+    else:
+        _print_result(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The options of an export, read before anything slow begins."""
+
+    specs: list[InputSpec]
+    dynamic: dict[str, dict[int, str]]
+    options: dict[str, Any]
+
+
+def _read_specs(inputs: Sequence[str], file: Path | None) -> list[InputSpec]:
+    """Read the input specs; those on the command line replace those in the file."""
+    from hieronnx.cli._syntax import parse_input, read_input_specs
+
+    given = [parse_input(text) for text in inputs]
+    names = {spec.name for spec in given}
+    return [spec for spec in (read_input_specs(file) if file else ()) if spec.name not in names] + given
+
+
+def _read_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
+    from hieronnx.cli._syntax import parse_dynamic
+
+    dynamic: dict[str, dict[int, str]] = {}
+    for name, axes in map(parse_dynamic, texts):
+        dynamic.setdefault(name, {}).update(axes)
+    return dynamic
+
+
+def _read_options(
+    *,
+    exporter: str,
+    opset: int | None,
+    torch_nn: str,
+    no_embed: bool,
+    no_sidecar: bool,
+    strip_torch_metadata: bool,
+    strategy: str,
+) -> dict[str, Any]:
+    """Turn the flags into options of `hieronnx.export`."""
+    from hieronnx.tags import TagPolicy
+
+    TagPolicy.parse(torch_nn)
+    return {
+        "exporter": exporter,
+        "torch_nn": torch_nn,
+        "embed": not no_embed,
+        "sidecar": not no_sidecar,
+        "strip_torch_metadata": strip_torch_metadata,
+        "strategy": strategy,
+        **({} if opset is None else {"opset_version": opset}),
+    }
+
+
+def _run(
+    target: str, output: Path, request: _Request, trust_remote_code: bool, report: Callable[[str], None]
+) -> ExportResult:
+    """Load the model, make its inputs and export it."""
+    from hieronnx.capture.inputs import make_inputs, to_dynamic_shapes
+    from hieronnx.capture.load import load_model
+    from hieronnx.export import export
+
+    report(f"loading {target}")
+    model = load_model(target, trust_remote_code=trust_remote_code)
+    report("making inputs")
+    kwargs = make_inputs(model, request.specs)
+    shapes = to_dynamic_shapes(model, kwargs, request.dynamic)
+    options = request.options if shapes is None else {**request.options, "dynamic_shapes": shapes}
+    return export(model, (), kwargs, output=output, progress=report, **options)
+
+
+def _suggest_next(result: ExportResult) -> str | None:
+    """Return the command to try next; without a hierarchy in the files there is none."""
+    return f"hieronnx tree {shlex.quote(str(result.path))}" if result.hierarchy.calls else None
+
+
+def _print_result(result: ExportResult) -> None:
+    from hieronnx.report.summary import render_coverage, render_files
+
+    colour, command = use_colour(), _suggest_next(result)
+    files = render_files(list_files(result), colour=colour)
+    if command is None:
+        print_text(files, "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be")
+    else:
+        print_text(files, render_coverage(result.hierarchy, colour=colour), f"next: {command}")
+
+
+def _to_json(result: ExportResult) -> dict[str, Any]:
+    from hieronnx.report.summary import summary_to_json
+
+    return {
+        "model": str(result.path),
+        "sidecar": None if result.sidecar is None else str(result.sidecar),
+        "files": [{"path": str(file.path), "bytes": file.size} for file in list_files(result)],
+        "exporter": result.exporter,
+        "fallback": result.fallback,
+        "summary": summary_to_json(result.hierarchy),
+        "next": _suggest_next(result),
+    }

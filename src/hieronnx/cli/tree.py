@@ -1,0 +1,43 @@
+"""`hieronnx tree`: the hierarchy of an ONNX file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hieronnx.cli._console import print_json, print_text, use_colour
+
+__all__ = ["tree_command"]
+
+
+@click.command("tree")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("pattern", required=False)
+@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Levels below the root or each match.")
+@click.option("--nodes", is_flag=True, help="List the ONNX nodes under their calls.")
+@click.option("--all", "all_calls", is_flag=True, help="List the calls without a tag of their own, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tree as JSON.")
+def tree_command(
+    model: Path, pattern: str | None, depth: int | None, nodes: bool, all_calls: bool, as_json: bool
+) -> None:
+    r"""Print the module calls of MODEL as a tree.
+
+    For each call: its module, the ONNX nodes of its region (nodes), those of them in no call that is listed
+    below it (own), and its parameters. PATTERN is a glob over module paths and tags: what matches is shown
+    with all below it and the way there.
+
+    \b
+    Examples:
+      hieronnx tree model.onnx --depth 2
+      hieronnx tree model.onnx 'encoder.layer.0.*' --nodes
+      hieronnx tree model.onnx '*/LayerNorm*'
+    """
+    from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
+    from hieronnx.sidecar import load
+
+    tree = grow_tree(load(model), pattern=pattern, depth=depth, all_calls=all_calls)
+    if as_json:
+        print_json({"model": str(model), "tree": tree_to_json(tree, nodes=nodes)})
+    else:
+        print_text(render_tree(tree, nodes=nodes, colour=use_colour()))

@@ -1,0 +1,1 @@
+"""Reports: functions from records to text or JSON values. Nothing here reads, writes or prints."""

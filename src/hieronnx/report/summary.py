@@ -1,0 +1,95 @@
+"""What an export wrote: its files, and its nodes by evidence and by category."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from hieronnx.categories import CATEGORIES
+from hieronnx.hierarchy import CONFIDENCE, Hierarchy
+from hieronnx.report._text import count, make_table, to_text
+from hieronnx.sidecar import CategoryEntry, Summary, summarize
+
+__all__ = ["WrittenFile", "render_coverage", "render_files", "summary_to_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file and its size in bytes."""
+
+    path: Path
+    size: int
+
+
+def render_files(files: Sequence[WrittenFile], *, colour: bool = False) -> str:
+    """Render where the files are, and how large."""
+    table = make_table("file", "size", numbers=("size",))
+    for file in files:
+        table.add_row(Text(str(file.path)), _format_size(file.size))
+    return to_text(table, colour=colour)
+
+
+def _format_size(size: int) -> str:
+    if size < 1000:
+        return f"{size} B"
+    scaled, units = size / 1000, ["kB", "MB", "GB", "TB"]
+    while scaled >= 999.95 and len(units) > 1:
+        scaled, units = scaled / 1000, units[1:]
+    return f"{scaled:,.1f} {units[0]}"
+
+
+def render_coverage(hierarchy: Hierarchy, *, colour: bool = False) -> str:
+    """Render how many nodes are attributed: in all, by evidence, and by category of operator."""
+    summary = summarize(hierarchy)
+    if not summary.nodes:
+        return "no nodes to attribute"
+    attributed = summary.nodes - summary.by_evidence["root"]
+    total = f"{attributed:,} of {count(summary.nodes, 'node')} attributed ({summary.coverage:.1f} %)"
+    return "\n\n".join([total, _render_evidence(summary, colour), _render_categories(summary, colour)])
+
+
+def _render_evidence(summary: Summary, colour: bool) -> str:
+    numbers = ("nodes", "percent")
+    table = make_table("evidence", "confidence", *numbers, numbers=numbers)
+    for evidence, nodes in summary.by_evidence.items():
+        if nodes:
+            percent = f"{100 * nodes / summary.nodes:.1f}"
+            table.add_row(evidence, CONFIDENCE[evidence], f"{nodes:,}", percent)
+    return to_text(table, colour=colour)
+
+
+def _render_categories(summary: Summary, colour: bool) -> str:
+    numbers = ("nodes", "attributed", "percent", "threshold")
+    table = make_table("category", *numbers, "", numbers=numbers)
+    for name, category in CATEGORIES.items():
+        if entry := summary.category_statistics.get(name):
+            mark = Text("under", "bold red") if _is_under(name, entry) else Text("ok", "green")
+            counts = (f"{entry.total:,}", f"{entry.attributed:,}", f"{entry.percent:.1f}")
+            table.add_row(name, *counts, f"{category.threshold:g}", mark)
+    return to_text(table, colour=colour)
+
+
+def _is_under(name: str, entry: CategoryEntry) -> bool:
+    # Not by the rounded percentage: 94.996 would pass for 95.
+    return 100 * entry.attributed < CATEGORIES[name].threshold * entry.total
+
+
+def summary_to_json(hierarchy: Hierarchy) -> dict[str, Any]:
+    """Return the sidecar's summary of a hierarchy as JSON values, each category with its threshold."""
+    summary = summarize(hierarchy)
+    values: dict[str, Any] = msgspec.to_builtins(summary)
+    values["category_statistics"] = {
+        name: {
+            **msgspec.to_builtins(entry),
+            "threshold": CATEGORIES[name].threshold,
+            "critical": CATEGORIES[name].critical,
+            "under": _is_under(name, entry),
+        }
+        for name, entry in summary.category_statistics.items()
+    }
+    return values

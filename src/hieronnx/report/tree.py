@@ -1,0 +1,276 @@
+"""The hierarchy as a tree of calls, with what each call's region holds."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hieronnx.errors import InputError
+from hieronnx.hierarchy import Call, CallId, Hierarchy, Node
+from hieronnx.report._text import count, make_table, to_text
+from hieronnx.tags import escape, matches
+
+__all__ = ["Branch", "grow_tree", "render_tree", "tree_to_json"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A call that has a line of its own, and those below it.
+
+    Attributes:
+        call: the call.
+        class_name: of its module.
+        parameters: of its module and those below; None where the file does not tell.
+        own: the nodes in its region that lie in the region of no listed call below it.
+        total: how many nodes its whole region has.
+        children: the listed calls below it.
+        hidden: how many calls below it were left out for being too deep.
+        context: whether it is shown only as the way to what was asked for.
+    """
+
+    call: Call
+    class_name: str
+    parameters: int | None
+    own: tuple[Node, ...]
+    total: int
+    children: tuple[Branch, ...]
+    hidden: int
+    context: bool
+
+    @property
+    def label(self) -> str:
+        """The last segment of the tag; for a call without a tag of its own, what it would look like."""
+        if self.call.tagged:
+            return self.call.tag.rpartition("/")[2]
+        path, number = self.call.id
+        name = f"{escape(self.class_name)}.{escape(path.rpartition('.')[2])}"
+        return f"{name}@{number}" if number else name
+
+
+# -- growing ----------------------------------------------------------------------------------------------
+
+
+def grow_tree(
+    hierarchy: Hierarchy, *, pattern: str | None = None, depth: int | None = None, all_calls: bool = False
+) -> Branch:
+    """Arrange the calls of a hierarchy as a tree.
+
+    Args:
+        hierarchy: The hierarchy.
+        pattern: A glob over module paths, calls and tags: only what matches, all below it, and the way there.
+        depth: How many levels below the root, or below each match, to show.
+        all_calls: Whether calls without a tag of their own are listed too.
+
+    Raises:
+        InputError: If the pattern matches nothing.
+    """
+    matched = {call.id for call in hierarchy.calls if pattern is None or _matches(call, pattern)}
+    if not matched:
+        raise InputError(_describe_no_match(hierarchy, pattern or ""))
+    listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
+    if pattern is not None:
+        listed |= matched  # what was asked for is shown, tag or not
+    return _grow(_lay_out(hierarchy, listed, matched), hierarchy.calls[0].id, None, depth)
+
+
+def _matches(call: Call, pattern: str) -> bool:
+    return matches(pattern, call.id.module, str(call.id), call.via, call.tag)
+
+
+def _describe_no_match(hierarchy: Hierarchy, pattern: str) -> str:
+    message = f"no module path or tag matches '{pattern}'"
+    if any(_matches(call, f"*{pattern}*") for call in hierarchy.calls):
+        return f"{message}; did you mean '*{pattern}*'?"
+    return f"{message}; a pattern looks like '*.0.*' or '*/{hierarchy.calls[-1].tag.rpartition('/')[2]}'"
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The lines of a tree before any is left out.
+
+    Attributes:
+        hierarchy: whose calls they are.
+        below: the lines directly below each.
+        own: the nodes counted in each.
+        matches: the topmost calls that were asked for.
+        ways: the calls that were asked for and all above them.
+    """
+
+    hierarchy: Hierarchy
+    below: Mapping[CallId, list[CallId]]
+    own: Mapping[CallId, list[Node]]
+    matches: set[CallId]
+    ways: set[CallId]
+
+    def walk(self, call: CallId) -> Iterator[CallId]:
+        """Yield a line and all below it."""
+        waiting = [call]
+        while waiting:
+            line = waiting.pop()
+            yield line
+            waiting += self.below[line]
+
+
+def _lay_out(hierarchy: Hierarchy, listed: set[CallId], matched: set[CallId]) -> _Layout:
+    """Count every node and every call in the nearest listed call above it."""
+    lines: dict[CallId, CallId] = {}
+    below: dict[CallId, list[CallId]] = defaultdict(list)
+    for call in hierarchy.calls:
+        if call.parent is None:
+            lines[call.id] = call.id
+        elif call.id in listed:
+            below[lines[call.parent]].append(call.id)
+            lines[call.id] = call.id
+        else:
+            lines[call.id] = lines[call.parent]
+    own: dict[CallId, list[Node]] = defaultdict(list)
+    for node in hierarchy.nodes:
+        own[lines[node.scope]].append(node)
+    ways = {above for call in matched for above in hierarchy.ancestors(call)}
+    return _Layout(hierarchy, below, own, _find_topmost(hierarchy, matched), ways)
+
+
+def _find_topmost(hierarchy: Hierarchy, matched: set[CallId]) -> set[CallId]:
+    """Return the matches that lie below no other."""
+    inside: set[CallId | None] = set()
+    topmost: set[CallId] = set()
+    for call in hierarchy.calls:
+        if call.parent in inside:
+            inside.add(call.id)
+        elif call.id in matched:
+            inside.add(call.id)
+            topmost.add(call.id)
+    return topmost
+
+
+def _grow(layout: _Layout, call: CallId, level: int | None, depth: int | None) -> Branch:
+    """Grow the branch of a call; `level` counts from the match above it, and is None above the match."""
+    if call in layout.matches:
+        level = 0
+    below = [child for child in layout.below[call] if level is not None or child in layout.ways]
+    cut = level is not None and level == depth
+    deeper = None if level is None else level + 1
+    region = list(layout.walk(call))
+    module = layout.hierarchy.modules[call.module]
+    return Branch(
+        call=layout.hierarchy.call_by_id[call],
+        class_name=module.class_name,
+        # Only the sidecar counts parameters; it always describes the file too.
+        parameters=module.parameter_count if layout.hierarchy.model else None,
+        own=tuple(layout.own[call]),
+        total=sum(len(layout.own[line]) for line in region),
+        children=() if cut else tuple(_grow(layout, child, deeper, depth) for child in below),
+        hidden=len(region) - 1 if cut else 0,
+        context=level is None,
+    )
+
+
+# -- rendering --------------------------------------------------------------------------------------------
+
+
+def render_tree(tree: Branch, *, nodes: bool = False, colour: bool = False) -> str:
+    """Render a tree as text, a line for each call and, if asked, for each node."""
+    known = tree.parameters is not None
+    columns = ["call", "module", "nodes", "own"]
+    columns += ["parameters"] if known else []
+    columns += ["evidence"] if nodes else []
+    table = make_table(*columns, numbers=("nodes", "own", "parameters"))
+    _add_branch(table, tree, "", "", nodes)
+    return to_text(table, "", _describe_tree(tree), colour=colour)
+
+
+def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bool) -> None:
+    """Add the lines of a branch; `guide` leads to its own, `indent` to those below."""
+    style = "dim" if branch.context else "bold" if branch.call.tagged else ""
+    call = Text.assemble((guide, "dim"), (branch.label, style))
+    own = f"{len(branch.own):,}" if branch.own else "-"
+    cells: list[RenderableType] = [
+        call,
+        Text(_describe_module(branch.call), "cyan"),
+        f"{branch.total:,}",
+        own,
+    ]
+    cells += [f"{branch.parameters:,}"] if branch.parameters is not None else []
+    table.add_row(*cells)
+    listed = branch.own if nodes and not branch.context else ()
+    last = len(listed) + len(branch.children) - 1
+    for position, node in enumerate(listed):
+        _add_node(table, node, branch, indent + ("└─ " if position == last else "├─ "))
+    for position, child in enumerate(branch.children, len(listed)):
+        arm, stem = ("└─ ", "   ") if position == last else ("├─ ", "│  ")
+        _add_branch(table, child, indent + arm, indent + stem, nodes)
+
+
+def _describe_module(call: Call) -> str:
+    """Return the module's path, and the attribute path that it was called through where that is another."""
+    path = call.id.module
+    return path if call.via in ("", path) else f"{path} (as {call.via})"
+
+
+def _add_node(table: Table, node: Node, branch: Branch, guide: str) -> None:
+    name = node.name or node.output
+    place = f"  in {node.graph}" if node.graph else ""
+    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{place}")
+    scope = "" if node.scope == branch.call.id else str(node.scope)
+    blank = [""] * (len(table.columns) - 3)
+    table.add_row(line, Text(scope, "cyan"), *blank, node.evidence)
+
+
+def _describe_tree(tree: Branch) -> str:
+    shown, hidden = _count_lines(tree)
+    parts = [count(tree.total, "node"), f"{count(shown, 'call')} shown"]
+    if hidden:
+        parts.append(f"{hidden:,} deeper")
+    if tree.parameters is None:
+        parts.append("parameters unknown without the sidecar")
+    return ", ".join(parts)
+
+
+def _count_lines(branch: Branch) -> tuple[int, int]:
+    """Count the calls that are shown and those left out for being too deep."""
+    below = [_count_lines(child) for child in branch.children]
+    return 1 + sum(shown for shown, _ in below), branch.hidden + sum(hidden for _, hidden in below)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------
+
+
+def tree_to_json(tree: Branch, *, nodes: bool = False) -> dict[str, Any]:
+    """Return a tree as JSON values, with its nodes if asked."""
+    entry: dict[str, Any] = {
+        "tag": tree.call.tag,
+        "tagged": tree.call.tagged,
+        "class": tree.class_name,
+        "module": tree.call.id.module,
+        "call": tree.call.id.number,
+        "via": tree.call.via,
+        "nodes": tree.total,
+        "own_nodes": len(tree.own),
+        "parameters": tree.parameters,
+        "context": tree.context,
+        "calls_hidden": tree.hidden,
+    }
+    if nodes and not tree.context:
+        entry["node_list"] = [_node_to_json(node) for node in tree.own]
+    entry["children"] = [tree_to_json(child, nodes=nodes) for child in tree.children]
+    return entry
+
+
+def _node_to_json(node: Node) -> dict[str, Any]:
+    return {
+        "graph": node.graph,
+        "name": node.name,
+        "op_type": node.op_type,
+        "domain": node.domain,
+        "output": node.output,
+        "module": node.scope.module,
+        "call": node.scope.number,
+        "evidence": node.evidence,
+        "confidence": node.confidence,
+    }

@@ -1,0 +1,422 @@
+"""The commands as users run them: results on stdout, one line for a mistake, and a light start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
+
+from hieronnx import __version__
+from hieronnx.cli import cli
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+NETS = """
+import sys
+import warnings
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+
+    def forward(self, x, scale: float = 2.0):
+        return self.layers(x) * scale
+
+
+class Loud(Net):
+    def forward(self, x):
+        print("printed by the model")
+        warnings.warn("warned by the model")
+        print("written to stderr", file=sys.stderr)
+        return super().forward(x)
+
+
+class Branching(Net):
+    def forward(self, x):
+        return self.layers(x) if x.sum() > 1e9 else self.layers(-x)
+
+
+class Broken(Net):
+    def forward(self, x):
+        raise RuntimeError("out of order\\nsecond line")
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run each test in a folder of its own, beside a file of models."""
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+    return tmp_path
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="hieronnx")
+
+
+def run_alone(*args: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own, after some Python code."""
+    code = f"import sys\n{before}\nfrom hieronnx.cli import main\nmain()"
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
+
+
+def export_net(name: str, *options: str) -> Result:
+    return run("export", f"nets.py:{name}", "-o", "net.onnx", "--input", "x=float32[2,3]", *options)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """Run the demo once for all tests that look at it."""
+    folder = tmp_path_factory.mktemp("demo") / "new" / "folder"
+    return folder / "demo.onnx", run("demo", "-o", folder)
+
+
+# --- demo ---
+
+
+def test_demo_shows_tree_coverage_files_and_what_to_try(demo: tuple[Path, Result]) -> None:
+    path, result = demo
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    assert "├─ Block.0 " in result.stdout
+    assert "nodes attributed (100.0 %)" in result.stdout
+    assert "mathematical" in result.stdout
+    assert f"hieronnx tree {path} '*Attention' --nodes" in result.stdout
+    assert path.is_file()
+    assert path.with_name("demo_hierarchy.json").is_file()
+
+
+def test_demo_is_free_of_noise_and_fits_into_80_columns() -> None:
+    done = run_alone("demo")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert Path("demo/demo.onnx").is_file()
+
+
+# --- export ---
+
+
+def test_export_tells_files_coverage_and_the_next_command() -> None:
+    result = export_net("Net", "--exporter", "torchscript")
+    assert (result.exit_code, result.stderr) == (0, "")
+    size = Path("net.onnx").stat().st_size
+    assert f"net.onnx            {size / 1000:.1f} kB" in result.stdout
+    assert "net_hierarchy.json" in result.stdout
+    assert "captured  high" in result.stdout
+    assert "activation               1           1    100.0         95  ok" in result.stdout
+    assert result.stdout.endswith("next: hieronnx tree net.onnx\n")
+    assert run("tree", "net.onnx").exit_code == 0
+
+
+def test_export_json_is_all_there_is_on_stdout() -> None:
+    done = run_alone("export", "demo", "-o", "demo.onnx", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads(done.stdout)
+    assert result["exporter"] == "dynamo"
+    assert result["fallback"] is None
+    assert result["summary"]["coverage"] == 100.0
+    assert result["summary"]["nodes"] == len(onnx.load("demo.onnx").graph.node)
+    assert result["next"] == "hieronnx tree demo.onnx"
+    files = {file["path"]: file["bytes"] for file in result["files"]}
+    assert files == {path: Path(path).stat().st_size for path in files}
+    assert list(files) == ["demo.onnx", "demo.onnx.data", "demo_hierarchy.json"]
+
+
+def test_export_passes_the_options_on() -> None:
+    options = (
+        "--exporter",
+        "dynamo",
+        "--opset",
+        "18",
+        "--dynamic",
+        "x:0=batch",
+        "--torch-nn",
+        "all",
+        "--no-sidecar",
+    )
+    result = export_net("Net", *options, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["sidecar"] is None
+    assert not Path("net_hierarchy.json").exists()
+    model = onnx.load("net.onnx")
+    assert model.opset_import[0].version == 18
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+    tags = {p.value for node in model.graph.node for p in node.metadata_props if p.key == "hieronnx.tag"}
+    assert "/Net/Sequential/Linear.0" in tags
+
+
+def test_dynamic_axes_go_through_the_torchscript_exporter_too() -> None:
+    result = export_net("Net", "--exporter", "torchscript", "--dynamic", "x:0=batch")
+    assert result.exit_code == 0, result.stderr
+    assert onnx.load("net.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_inputs_come_from_a_file_and_the_command_line_wins() -> None:
+    Path("specs.json").write_text('{"x": {"shape": [5, 3], "dtype": "float32", "range": [0, 1]}}')
+    options = (
+        "export",
+        "nets.py:Net",
+        "-o",
+        "net.onnx",
+        "--exporter",
+        "torchscript",
+        "--input-specs",
+        "specs.json",
+    )
+    for extra, size in [((), 5), (("--input", "x=float32[7,3]"), 7)]:
+        result = run(*options, *extra)
+        assert result.exit_code == 0, result.stderr
+        assert onnx.load("net.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_value == size
+
+
+def test_without_embedding_and_sidecar_there_is_no_hierarchy_to_count() -> None:
+    result = export_net("Net", "--exporter", "torchscript", "--no-embed", "--no-sidecar")
+    assert result.exit_code == 0
+    assert "no hierarchy was written" in result.stdout
+    assert "next:" not in result.stdout
+
+
+def test_a_fallback_is_said_in_one_line() -> None:
+    result = export_net("Branching", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.startswith("note: dynamo could not export the model (")
+    assert result.stderr.count("\n") == 1
+    values = json.loads(result.stdout)
+    assert values["exporter"] == "torchscript"
+    assert " ".join(values["fallback"].split()) in result.stderr
+
+
+def test_stdout_is_the_results_and_stderr_is_ours() -> None:
+    command = ("export", "nets.py:Loud", "-o", "net.onnx", "--input", "x=float32[2,3]", "--json")
+    done = run_alone(*command, "--exporter", "torchscript")
+    json.loads(done.stdout)
+    assert set(done.stderr.splitlines()) == {"printed by the model"}
+    debugged = run_alone("--debug", *command, "--exporter", "torchscript")
+    json.loads(debugged.stdout)
+    assert "written to stderr" in debugged.stderr
+    assert "UserWarning: warned by the model" in debugged.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_progress_is_shown_on_a_terminal() -> None:
+    leader, follower = os.openpty()
+    code = "from hieronnx.cli import main; main()"
+    options = (
+        "export",
+        "nets.py:Net",
+        "-o",
+        "net.onnx",
+        "--input",
+        "x=float32[2,3]",
+        "--exporter",
+        "torchscript",
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *options],
+        stdout=subprocess.PIPE,
+        stderr=follower,
+        env={**os.environ, "TERM": "xterm"},
+    ) as process:
+        os.close(follower)
+        shown = b""
+        try:
+            while chunk := os.read(leader, 4096):
+                shown += chunk
+        except OSError:  # Linux says so at the end of a pseudo-terminal
+            pass
+        os.close(leader)
+    assert process.returncode == 0
+    assert b"loading nets.py:Net" in shown
+
+
+# --- tree ---
+
+
+def test_tree_of_the_demo(demo: tuple[Path, Result]) -> None:
+    path, shown = demo
+    result = run("tree", path)
+    assert result.exit_code == 0
+    assert result.stdout.strip() in shown.stdout
+
+
+def test_tree_takes_depth_pattern_nodes_and_all(demo: tuple[Path, Result]) -> None:
+    path, _ = demo
+    shallow = run("tree", path, "--depth", "1").stdout
+    assert [line.split()[1] for line in shallow.splitlines() if line[0:1] in "├└" and line] == [
+        "Embeddings",
+        "Block.0",
+        "Block.1",
+        "Head",
+    ]
+    part = run("tree", path, "*.1.attention").stdout
+    assert "Block.1" in part
+    assert "Block.0" not in part
+    assert "Softmax" in run("tree", path, "*.1.attention", "--nodes").stdout
+    assert "Linear.query" not in part
+    assert "Linear.query" in run("tree", path, "--all").stdout
+
+
+def test_tree_json_has_the_same_facts(demo: tuple[Path, Result]) -> None:
+    path, _ = demo
+    values = json.loads(run("tree", path, "--json", "--nodes").stdout)
+    root = values["tree"]
+    assert root["tag"] == "/DemoModel"
+    assert root["nodes"] == len(onnx.load(path).graph.node)
+    assert [child["module"] for child in root["children"]] == ["embeddings", "blocks.0", "blocks.1", "head"]
+    assert len(root["node_list"]) == root["own_nodes"]
+
+
+def test_tree_reads_what_is_embedded_where_the_sidecar_is_lost(demo: tuple[Path, Result]) -> None:
+    path, _ = demo
+    shutil.copy(path, "alone.onnx")
+    result = run("tree", "alone.onnx")
+    assert result.exit_code == 0
+    assert "parameters unknown without the sidecar" in result.stdout
+    assert "Embedding.token" in result.stdout
+
+
+# --- mistakes ---
+
+
+def write_plain_model() -> None:
+    """Write an ONNX file that knows nothing of modules."""
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "plain", value[:1], value[1:])
+    onnx.save(helper.make_model(graph), "plain.onnx")
+
+
+NET = ("export", "nets.py:Net", "-o", "net.onnx")
+MISTAKES = [
+    (("export", "no/such/target", "-o", "net.onnx"), "no/such/target"),
+    (("export", "nets.py:Nte", "-o", "net.onnx"), "did you mean 'Net'"),
+    (("export", "missing.py:Net", "-o", "net.onnx"), "no file"),
+    (NET, "pass --input 'x=dtype[shape]'"),
+    ((*NET, "--input", "y=float32[2,3]"), "no input 'y' in Net.forward"),
+    ((*NET, "--input", "x=float32[2,a]"), "size 'a' is not a whole number"),
+    ((*NET, "--input", "x:float32"), "expected name=dtype[shape]"),
+    ((*NET, "--input", "x=flaot32[2,3]"), "unknown dtype 'flaot32'; did you mean 'float32'"),
+    ((*NET, "--input-specs", "none.json"), "cannot read the input specs"),
+    ((*NET, "--input", "x=float32[2,3]", "--dynamic", "x:0"), "cannot read dynamic axes"),
+    ((*NET, "--input", "x=float32[2,3]", "--dynamic", "x:7=n"), "has no axis 7"),
+    ((*NET, "--torch-nn", "Linear,"), "--torch-nn: '' is not a class name"),
+    (("export", "nets.py:Net", "-o", "."), "'.' is a directory"),
+    (("export", "nets.py:Net", "-o", "none/net.onnx", "--input", "x=float32[2,3]"), "no folder 'none'"),
+    ((*NET, "--exporter", "fast"), "'fast' is not one of 'auto', 'dynamo', 'torchscript'"),
+    ((*NET, "--strategy", "guess"), "--strategy"),
+    ((*NET, "--opset", "new"), "'new' is not a valid integer range"),
+    (("export", "nets.py:Net"), "missing option '-o' / '--output'; see 'hieronnx export --help'"),
+    (("export",), "missing argument 'TARGET'"),
+    (("exprt",), "no such command 'exprt'"),
+    (("--nonsense",), "no such option"),
+    (("demo", "-o", "nets.py"), "is a file"),
+    (("tree", "missing.onnx"), "no ONNX file at 'missing.onnx'"),
+    (("tree", "plain.onnx"), "'plain.onnx' has no hierarchy"),
+    (("tree", "nets.py"), "'nets.py'"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES, ids=[" ".join(command) for command, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_2(command: tuple[str, ...], message: str) -> None:
+    write_plain_model()
+    before = sorted(Path.cwd().iterdir())
+    result = run(*command)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
+    assert [path for path in sorted(Path.cwd().iterdir()) if path.name != "__pycache__"] == before
+
+
+def test_a_model_that_fails_is_one_line_with_its_cause() -> None:
+    result = export_net("Broken", "--exporter", "torchscript")
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+    assert "RuntimeError: out of order" in result.stderr
+    assert not Path("net.onnx").exists()
+
+
+def test_a_pattern_without_a_match_is_a_mistake(demo: tuple[Path, Result]) -> None:
+    result = run("tree", demo[0], "Attention")
+    assert result.exit_code == 2
+    assert result.stderr == "error: no module path or tag matches 'Attention'; did you mean '*Attention*'?\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "target", "extra"), [("torch", "demo", "torch"), ("transformers", "pretrained", "hf")]
+)
+def test_a_missing_extra_names_the_pip_command(package: str, target: str, extra: str) -> None:
+    Path("pretrained").mkdir()
+    Path("pretrained/config.json").write_text("{}")
+    done = run_alone("export", target, "-o", "net.onnx", before=f"sys.modules[{package!r}] = None")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: this needs {package}, which is not installed; run: pip install 'hieronnx[{extra}]'\n"
+    )
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = run("--debug", "tree", "missing.onnx")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Traceback")
+    assert result.stderr.endswith("error: no ONNX file at 'missing.onnx'\n")
+
+
+def test_a_bug_keeps_its_traceback_and_what_was_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        print("a hint", file=sys.stderr)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("hieronnx.capture.load.load_model", fail)
+    result = run("export", "demo", "-o", "net.onnx")
+    assert isinstance(result.exception, ZeroDivisionError)
+    assert result.stderr == "a hint\n"
+
+
+def test_an_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hieronnx.capture.load.load_model", interrupt)
+    result = run("export", "demo", "-o", "net.onnx")
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "interrupted"
+
+
+# --- a light start ---
+
+
+@pytest.mark.parametrize("command", ["", "export", "tree", "demo"])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    heavy = ["torch", "onnxruntime", "transformers", "onnx", "onnx_ir", "numpy", "msgspec", "rich"]
+    report = f"import atexit\natexit.register(lambda: print([m for m in {heavy} if m in sys.modules]))"
+    done = run_alone(*command.split(), "--help", before=report)
+    assert done.returncode == 0
+    assert done.stdout.startswith("Usage: hieronnx")
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_tree_does_not_import_torch(demo: tuple[Path, Result]) -> None:
+    blocked = "for name in ('torch', 'onnxruntime', 'transformers'): sys.modules[name] = None"
+    done = run_alone("tree", str(demo[0]), before=blocked)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_version_and_bare_command() -> None:
+    assert run("--version").stdout == f"hieronnx {__version__}\n"
+    bare = run()
+    assert bare.exit_code == 0
+    assert bare.stdout == run("--help").stdout

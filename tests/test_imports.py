@@ -1,0 +1,163 @@
+"""Who may import whom (DESIGN §4), what is public, and that no model family is known by name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import hieronnx
+
+PACKAGE = Path(hieronnx.__file__).parent
+FILES = {
+    ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix("."): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+RECORDS = {"errors", "hierarchy", "categories", "tags"}
+GRAPHS = {"graph", "wire", "carry", "sidecar"}
+TORCH = {"capture", "attribute"}
+# A new part needs a line here: that is the moment to decide where it stands.
+MAY_IMPORT = {
+    "errors": set[str](),
+    "hierarchy": set[str](),
+    "categories": set[str](),
+    "tags": {"errors", "hierarchy"},
+    **dict.fromkeys(GRAPHS, RECORDS | GRAPHS),
+    "capture": RECORDS | GRAPHS,
+    "attribute": RECORDS | GRAPHS | {"capture"},
+    "export": RECORDS | GRAPHS | TORCH,
+    "report": RECORDS | GRAPHS,
+    "cli": RECORDS | GRAPHS | {"capture", "export", "report"},
+}
+
+
+def part_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Yield the dotted names that are imported, `from a import b` as `a.b`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def own_imports(tree: ast.AST) -> set[str]:
+    """Return the modules of this package that are imported, without its name; its root is left out."""
+    names = {name.removeprefix("hieronnx.") for name in imports(tree) if name.startswith("hieronnx.")}
+    return {name if name in FILES else name.rpartition(".")[0] for name in names} - {""}
+
+
+def foreign_imports(tree: ast.AST) -> set[str]:
+    return {name.partition(".")[0] for name in imports(tree)} - {"hieronnx"}
+
+
+class TopLevel(ast.NodeTransformer):
+    """Leaves what runs when a module is imported."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        return None
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+
+def parse(module: str, *, top_level: bool = False) -> ast.AST:
+    tree = ast.parse(FILES[module].read_text())
+    return TopLevel().visit(tree) if top_level else tree
+
+
+@pytest.mark.parametrize("module", [module for module in FILES if module])
+def test_imports_follow_the_arrows(module: str) -> None:
+    part = part_of(module)
+    assert part in MAY_IMPORT, f"{part} has no place among the parts yet"
+    wrong = {name for name in own_imports(parse(module)) if part_of(name) not in MAY_IMPORT[part] | {part}}
+    assert not wrong
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    list(TopologicalSorter({m: own_imports(parse(m, top_level=True)) - {m} for m in FILES}).static_order())
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_only_capture_and_attribute_import_torch_at_once(module: str) -> None:
+    heavy = foreign_imports(parse(module, top_level=True)) & {
+        "torch",
+        "onnxscript",
+        "transformers",
+        "onnxruntime",
+    }
+    assert heavy <= ({"torch"} if part_of(module) in TORCH else set())
+
+
+@pytest.mark.parametrize("module", [m for m in FILES if part_of(m) in RECORDS | {"report", "cli"} or not m])
+def test_records_and_reports_never_import_torch_or_onnx(module: str) -> None:
+    assert not foreign_imports(ast.parse(FILES[module].read_text())) & {"torch", "onnx", "onnx_ir"}
+
+
+@pytest.mark.parametrize("module", [m for m in FILES if part_of(m) == "report"])
+def test_reports_neither_print_nor_open(module: str) -> None:
+    calls = [node.func for node in ast.walk(parse(module)) if isinstance(node, ast.Call)]
+    assert not {func.id for func in calls if isinstance(func, ast.Name)} & {"print", "open"}
+    assert not foreign_imports(parse(module)) & {"click", "sys", "os"}
+
+
+def test_the_public_names() -> None:
+    assert hieronnx.__all__ == [
+        "Call",
+        "CallId",
+        "ExportResult",
+        "Hierarchy",
+        "HierarchyExporter",
+        "HieronnxError",
+        "Initializer",
+        "Module",
+        "Node",
+        "__version__",
+        "export",
+        "load",
+    ]
+    assert all(getattr(hieronnx, name) is not None for name in hieronnx.__all__)
+
+
+# --- no model family ---
+
+FAMILIES = re.compile(
+    r"(?i:bert|gpt|llama|llava|resnet|whisper|mamba|wav2vec|hubert|convnext|segformer|mistral|mixtral|qwen"
+    r"|gemma|deepseek|falcon|pegasus|longformer|xlnet|electra|efficientnet|mobilenet|yolo|diffusion|blip)"
+    r"|(?<![A-Za-z])(?:[tT]5|[vV]i[tT]|[pP]hi|[bB]art|[sS]win|[dD]ei[tT]|CLIP|BLOOM)(?![a-z])"
+)
+
+
+def names_and_strings(tree: ast.AST) -> Iterator[str]:
+    """Yield every identifier and every string but docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    # A string that stands alone is a docstring, also below a field.
+    docs = {id(item.value) for body in bodies for item in body if isinstance(item, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+            yield node.value
+        for field in ("id", "attr", "name", "arg", "module"):
+            if isinstance(value := getattr(node, field, None), str):
+                yield value
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_nothing_knows_a_model_family(module: str) -> None:
+    assert [text for text in names_and_strings(parse(module)) if FAMILIES.search(text)] == []
+
+
+@pytest.mark.parametrize("text", ["BertLayer", "is_t5", "ViTModel", "gpt_neox", "CLIPModel", "vit", "distilbert"])
+def test_the_search_finds_families(text: str) -> None:
+    assert FAMILIES.search(text)

@@ -1,0 +1,50 @@
+"""Every model of the zoo through every exporter that can export it: the promises of an export, one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+
+from baseline import assert_same_as_baseline
+from exports import export_baseline, exported, largest_difference
+from valuecheck import check_values
+from zoo import CASES
+
+EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]
+
+pytestmark = pytest.mark.parametrize(("name", "exporter"), EXPORTS, ids=["-".join(pair) for pair in EXPORTS])
+
+
+def test_checker_passes(name: str, exporter: str) -> None:
+    onnx.checker.check_model(exported(name, exporter).result.path, full_check=True)
+
+
+def test_onnx_runtime_matches_pytorch(name: str, exporter: str) -> None:
+    assert largest_difference(exported(name, exporter)) <= CASES[name].tolerance
+
+
+def test_file_is_what_torch_writes(name: str, exporter: str, tmp_path: Path) -> None:
+    if isinstance(exported(name, exporter).model, torch.jit.ScriptModule):
+        # torch names the nodes of scripted modules by what the process has scripted before: forget that.
+        torch._C._jit_clear_class_registry()
+    baseline = export_baseline(name, exporter, tmp_path / "model.onnx")
+    assert_same_as_baseline(exported(name, exporter).result.path, baseline, ignore_trace_counter=True)
+
+
+def test_every_node_has_a_scope(name: str, exporter: str) -> None:
+    hierarchy = exported(name, exporter).hierarchy
+    for node in hierarchy.nodes:
+        assert node.scope in hierarchy.call_by_id
+        assert set(node.origins) <= set(hierarchy.call_by_id)
+        assert node.origins
+        assert hierarchy.tag_of(node.scope).startswith("/")
+        assert node.evidence != "root"
+
+
+def test_values_agree_with_the_calls(name: str, exporter: str) -> None:
+    case, found = CASES[name], exported(name, exporter)
+    report = check_values(found.model, case.args(), case.kwargs(), found.result.path, found.attributed)
+    assert not report.wrong, report.summary()

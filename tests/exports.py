@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -58,9 +60,21 @@ def exported(name: str, exporter: str, **options: Any) -> Exported:
     return Exported(case, exporter, model, result)
 
 
-def export_baseline(name: str, exporter: str, path: Path, **options: Any) -> Path:
+def export_ours(name: str, exporter: str) -> Path:
+    """Export a zoo model with hieronnx; return the file."""
+    return exported(name, exporter).result.path
+
+
+def run_in_new_process(function: Callable[..., Path], *args: str) -> Path:
+    """Run one of these functions where nothing was exported before."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def export_baseline(name: str, exporter: str, **options: Any) -> Path:
     """Export a zoo model with torch alone, with the same arguments as hieronnx hands on."""
     case = CASES[name]
+    path = Path(mkdtemp(prefix=f"{name}-{exporter}-baseline-")) / "model.onnx"
     model, args, kwargs = case.build(), case.args(), case.kwargs()
     with quiet():
         if exporter == "dynamo":

@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "export": RECORDS | GRAPHS | TORCH,
     "report": RECORDS | GRAPHS,
     "cli": RECORDS | GRAPHS | {"capture", "export", "report"},
+    "__main__": {"cli"},
 }
 
 

@@ -20,7 +20,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph import NO_TENSOR, View, ViewNode
+from hieronnx.graph import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.hierarchy import ROOT, CallId
 
 __all__ = ["Attribution", "CallTree", "Carried", "Folded", "carry_scopes", "join_scopes"]
@@ -444,15 +444,13 @@ def _is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
     return all(t == NO_TENSOR or constant[t] for t in (*reads, *node.captures))
 
 
-def _contradict(a: Hashable, b: Hashable) -> bool:
+def _contradict(a: TensorType | None, b: TensorType | None) -> bool:
     """Say whether two tensor types cannot be the same tensor's: static sizes that differ, or ranks."""
     if a is None or b is None:
         return False
-    _, shape_a = a  # type: ignore[misc]
-    _, shape_b = b  # type: ignore[misc]
-    if len(shape_a) != len(shape_b):
+    if len(a.shape) != len(b.shape):
         return True
-    return any(x is not None and y is not None and x != y for x, y in zip(shape_a, shape_b, strict=True))
+    return any(x is not None and y is not None and x != y for x, y in zip(a.shape, b.shape, strict=True))
 
 
 def _pair_outputs(a: View, b: View) -> dict[int, int]:

@@ -282,7 +282,7 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    devices = list(range(torch.cuda.device_count()))
     try:
         with torch.random.fork_rng(devices=devices):
             yield

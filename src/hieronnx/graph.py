@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_TENSOR",
     "ModelLike",
+    "TensorType",
     "View",
     "ViewGraph",
     "ViewNode",
@@ -36,6 +37,13 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 NO_TENSOR = -1
 _SMALL_TENSOR_BYTES = 1024
+
+
+class TensorType(NamedTuple):
+    """The element type of a tensor, by its name, and its sizes; None for a size that is not static."""
+
+    dtype: str
+    shape: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +83,12 @@ class View:
     names: list[str] = field(default_factory=list)
     producers: list[int | None] = field(default_factory=list)
     tensor_graphs: list[int] = field(default_factory=list)
-    types: list[Hashable] = field(default_factory=list)
-    """Element type and static shape of each tensor, None where unknown."""
+    types: list[TensorType | None] = field(default_factory=list)
+    """The type of each tensor, None where unknown."""
     constants: dict[int, Hashable] = field(default_factory=dict)
     """Initializers by tensor, with a key that is equal only for equal contents."""
 
-    def add_tensor(self, name: str, graph: int, type_: Hashable = None) -> int:
+    def add_tensor(self, name: str, graph: int, type_: TensorType | None = None) -> int:
         """Add a tensor and return its number."""
         self.names.append(name)
         self.producers.append(None)
@@ -257,15 +265,15 @@ class _ViewBuilder:
     def _number(self, value: ir.Value, graph: int) -> int:
         number = self._numbers.get(value)
         if number is None:
-            number = self.view.add_tensor(value.name or "", graph, _type_key(value))
+            number = self.view.add_tensor(value.name or "", graph, _type_of(value))
             self._numbers[value] = number
         return number
 
 
-def _type_key(value: ir.Value) -> Hashable:
+def _type_of(value: ir.Value) -> TensorType | None:
     if value.dtype is None or value.shape is None:
         return None
-    return value.dtype, tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+    return TensorType(value.dtype.name, tuple(dim if isinstance(dim, int) else None for dim in value.shape))
 
 
 def _attribute_key(node: ir.Node) -> Hashable:

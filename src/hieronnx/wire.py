@@ -65,14 +65,19 @@ def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
         HieronnxError: If the file is not an ONNX model.
     """
     with open(path, "rb") as file, _mapped(file) as mapped, memoryview(mapped) as view:
-        try:
-            skeleton = b"".join(_skeleton_model(view))
-            model = onnx.ModelProto.FromString(skeleton)
-        except (ValueError, IndexError, DecodeError) as error:
-            raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {error}") from None
-    if not model.HasField("graph"):
-        raise HieronnxError(f"'{os.fspath(path)}' is not an ONNX model: it has no graph")
+        model, failure = _decode_skeleton(view)
+    if model is None:
+        raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {failure}")
     return model
+
+
+def _decode_skeleton(view: memoryview) -> tuple[onnx.ModelProto | None, str]:
+    """Decode the skeleton, or say why not: an exception that got out would keep the mapped file in use."""
+    try:
+        model = onnx.ModelProto.FromString(b"".join(_skeleton_model(view)))
+    except (ValueError, IndexError, DecodeError) as error:
+        return None, str(error)
+    return (model, "") if model.HasField("graph") else (None, "it has no graph")
 
 
 @contextmanager

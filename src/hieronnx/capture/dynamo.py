@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -157,14 +157,17 @@ class _Watcher:
         number = key.partition("@")[0]
         if not number.isdecimal():
             return None
-        stand_ins = self._main_tracer.proxy_modules.items()
+        stand_ins = self._main_tracer.proxy_modules.items() if self._main_tracer is not None else ()
         base = next((id(base) for proxy, base in stand_ins if id(proxy) == int(number)), int(number))
         return self._recorder.path_of(base)
 
     # When the raw graph is there ---------------------------------------------------------------------------
 
-    def _keep_raw(self, model: ir.Model, _program: Any) -> None:
+    def _keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
+        nodes = [n for g in _fx_graphs(program) for n in g.nodes if n.op == "call_function"]
+        if nodes and not any(_MARK in (node.meta.get("custom") or {}) for node in nodes):
+            self._mark_from_stacks(nodes)
         final = self._recorder.settle(self._outermost)
         if model.functions:
             model = model.clone()
@@ -176,6 +179,34 @@ class _Watcher:
             InlinePass()(model)
         self._scopes = []
         self._raw = view_model(model, lambda _, node: self._scopes.append(_attribute(node, final)))
+
+    def _mark_from_stacks(self, nodes: Sequence[torch.fx.Node]) -> None:
+        """Mark the nodes from torch's own record of modules: where torch.export could only trace strictly, by Dynamo.
+
+        Dynamo does not run the modules, so that calls without an operation are not seen.
+        """
+        root = self._recorder.enter(self._model)
+        for node in nodes:
+            stack = (node.meta.get("nn_module_stack") or {}).items()
+            names = [(key, name.removeprefix(_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack]
+            paths = [(key, name, self._path_of_stack_key(str(key)) or self._path_of_alias(name)) for key, name in names]
+            found = [((key, name), path) for key, name, path in paths if path]
+            call = self._recorder.enter_recorded("strict", found)
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call or ROOT)}
+        self._recorder.leave(root)
+
+    def _path_of_alias(self, alias: str) -> str | None:
+        """Return the canonical path of a module from any of its names."""
+        try:
+            return self._recorder.path_of(id(self._model.get_submodule(alias)))
+        except AttributeError:  # a module that is not registered under the model
+            return None
+
+
+def _fx_graphs(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield module.graph
 
 
 def _attribute(node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:

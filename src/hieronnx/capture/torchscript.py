@@ -12,7 +12,7 @@ import inspect
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from hieronnx.capture import _torch
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.carry import Attribution, CallTree, Carried, Folded, carry_scopes, join_scopes
+from hieronnx.errors import InputError
 from hieronnx.graph import NO_TENSOR, View, ViewGraph, ViewNode, body_key
 from hieronnx.hierarchy import CallId
 from hieronnx.wire import write_annotated
@@ -45,9 +46,41 @@ def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
         with open(file, "wb") as stream:
             write_annotated(stream, model_bytes, embedding.nodes, embedding.model)
 
-    options = {key: value for key, value in request.options.items() if key not in _DYNAMO_OPTIONS}
+    options = _torchscript_options(request)
     with watcher.watching(), _torch.replace_file_writer(write), by_position(request) as args, _quiet():
         torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
+
+
+def _torchscript_options(request: ExportRequest) -> dict[str, Any]:
+    """Return torch's options as this exporter takes them: dynamic shapes as dynamic axes of named inputs."""
+    options = {key: value for key, value in request.options.items() if key not in _DYNAMO_OPTIONS}
+    shapes = options.pop("dynamic_shapes", None)
+    if not shapes or options.get("dynamic_axes"):
+        return options
+    inputs = _name_inputs(request)
+    specs = shapes if isinstance(shapes, Mapping) else dict(zip((name for name, _ in inputs), shapes, strict=False))
+    options.setdefault("input_names", [name for name, _ in _flatten_untraceable(inputs)[0]])
+    options["dynamic_axes"] = {
+        name: axes for name, value in inputs if (axes := _dynamic_axes(name, value, specs.get(name)))
+    }
+    return options
+
+
+def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
+    """Name the dynamic axes of one input; those that torch.export would name by itself get the input's name."""
+    if spec is None:
+        return {}
+    sizes = dict(enumerate(spec)) if isinstance(spec, list | tuple) else spec
+    if not isinstance(value, torch.Tensor) or not isinstance(sizes, Mapping):
+        raise InputError(
+            f"the TorchScript exporter takes dynamic axes of tensors only, and input {name!r} is a "
+            f"{type(value).__name__}; use exporter 'dynamo', or give dynamic_axes and input_names"
+        )
+    return {
+        axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_{axis}")
+        for axis, size in sizes.items()
+        if size is not None and not isinstance(size, int)
+    }
 
 
 @contextmanager
@@ -136,7 +169,7 @@ def _make_traceable(output: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out that the exporter is deprecated, which whoever comes here knows, and the graphs that it could not do."""
+    """Leave out that the exporter is deprecated, which whoever comes here knows, and the graphs that it prints."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
@@ -406,7 +439,9 @@ class _TorchViewBuilder:
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
         op = node.kind().removeprefix("onnx::")
         attributes = () if bodies else _attribute_key(node)
-        index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
+        index = view.add_node(
+            ViewNode(op, _onnx_name(node), graph, inputs, outputs, attributes, bodies, tuple(captures))
+        )
         for body in bodies:
             old = view.graphs[body]
             view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
@@ -422,6 +457,10 @@ class _TorchViewBuilder:
         if unique not in self._numbers:
             self._numbers[unique] = self.view.add_tensor(self._name(value), graph)
         return self._numbers[unique]
+
+
+def _onnx_name(node: torch.Node) -> str:
+    return str(node.s("onnx_name")) if node.hasAttribute("onnx_name") else ""
 
 
 def _body_labels(node: torch.Node) -> list[str]:

@@ -1,0 +1,106 @@
+"""`hieronnx.export` beside `torch.onnx.export`: same model, same arguments, same exporter, written to disk."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Any
+
+from benchmarks._measure import Cost, Section, Work, measure
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_SIDES = ("torch.onnx.export", "hieronnx.export")
+_ROUNDS = {("demo", "dynamo"): 3, ("demo", "torchscript"): 15}
+_TEXT = (
+    "`hieronnx.export` (embedded metadata and sidecar, the defaults) beside `torch.onnx.export` with the same "
+    "arguments. The demo model has 0.1 million parameters and the BERT, `BertModel(BertConfig())`, 110 million; "
+    "weights are random. On the TorchScript side both take the inputs by position, without which torch cannot trace "
+    "this BERT. Memory is the peak of the whole process, what it imported included. "
+    "The aim: ratios of at most 1.10 (dynamo) and 1.15 (TorchScript)."
+)
+
+
+def run(repeats: int) -> Section:
+    """Measure both sides for both models and both exporters."""
+    rows = []
+    for exporter in ("dynamo", "torchscript"):
+        for model in ("demo", "bert-base"):
+            rounds = _ROUNDS.get((model, exporter), 1)
+            works = {side: Work("benchmarks.export:prepare", (side, exporter, model), rounds) for side in _SIDES}
+            rows.append(_row(exporter, model, measure(works, repeats)))
+    header = ("exporter", "model", "torch, s", "hieronnx, s", "time ratio")
+    return Section("Export", _TEXT, (*header, "torch, MiB", "hieronnx, MiB", "memory ratio"), tuple(rows))
+
+
+def _row(exporter: str, model: str, costs: dict[str, Cost]) -> tuple[str, ...]:
+    peer, ours = (costs[side] for side in _SIDES)
+    ratio = ours.ratio_to(peer)
+    times = (f"{peer.seconds:.3f}", f"{ours.seconds:.3f}", f"{ratio.seconds:.2f}")
+    return exporter, model, *times, f"{peer.peak_mib:.0f}", f"{ours.peak_mib:.0f}", f"{ratio.peak_mib:.2f}"
+
+
+# -- in the child process -----------------------------------------------------------------------------------
+
+
+def prepare(side: str, exporter: str, model_name: str) -> Callable[[], None]:
+    """Build the model, warm the exporter up on one linear layer, and return the export to be measured."""
+    import torch
+
+    warnings.simplefilter("ignore")
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    export = _export_hieronnx if side == "hieronnx.export" else _export_torch
+    model, inputs = _build_demo() if model_name == "demo" else _build_bert()
+    folder = Path(mkdtemp(prefix="benchmark-"))
+
+    def work() -> None:
+        # The files are removed here: the child ends without a word of when.
+        try:
+            export(model, inputs, folder / "model.onnx", exporter)
+        finally:
+            shutil.rmtree(folder)
+            folder.mkdir()
+
+    warm_up = torch.nn.Linear(4, 4).eval()
+    export(warm_up, {"input": torch.zeros(2, 4)}, folder / "model.onnx", exporter)
+    return work
+
+
+def _export_torch(model: nn.Module, inputs: dict[str, Any], path: Path, exporter: str) -> None:
+    import torch
+
+    from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.torchscript import by_position
+
+    if exporter == "dynamo":
+        torch.onnx.export(model, (), path, kwargs=inputs, dynamo=True, verbose=False)
+        return
+    with by_position(ExportRequest(model, (), inputs, path)) as args:
+        torch.onnx.export(model, args, str(path), dynamo=False)
+
+
+def _export_hieronnx(model: nn.Module, inputs: dict[str, Any], path: Path, exporter: str) -> None:
+    import hieronnx
+
+    hieronnx.export(model, (), inputs, output=path, exporter=exporter)
+
+
+def _build_demo() -> tuple[nn.Module, dict[str, Tensor]]:
+    from hieronnx.capture.demo import build_demo, demo_inputs
+
+    return build_demo(), demo_inputs()
+
+
+def _build_bert() -> tuple[nn.Module, dict[str, Tensor]]:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    config = BertConfig()
+    tokens = torch.randint(config.vocab_size, (1, 128))
+    return BertModel(config).eval(), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}

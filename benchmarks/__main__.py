@@ -22,9 +22,7 @@ _REPORT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 def main() -> None:
     """Run the benchmarks that were named, or all; print the report, and write it where all were run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help=f"{', '.join(_NAMES)}; none given: all, and the report"
-    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(_NAMES)}; none: all, and the report")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default 5)")
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in _NAMES]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from benchmarks._measure import Cost, Section, Work, measure
@@ -56,18 +55,13 @@ def prepare(side: str, exporter: str, model_name: str) -> Callable[[], None]:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     export = _export_hieronnx if side == "hieronnx.export" else _export_torch
     model, inputs = _build_demo() if model_name == "demo" else _build_bert()
-    folder = Path(mkdtemp(prefix="benchmark-"))
+    folder = TemporaryDirectory(prefix="benchmark-")  # held by what is returned; removed when the process ends
+    warm_up = torch.nn.Linear(4, 4).eval()
+    export(warm_up, {"input": torch.zeros(2, 4)}, Path(folder.name, "warm_up.onnx"), exporter)
 
     def work() -> None:
-        # The files are removed here: the child ends without a word of when.
-        try:
-            export(model, inputs, folder / "model.onnx", exporter)
-        finally:
-            shutil.rmtree(folder)
-            folder.mkdir()
+        export(model, inputs, Path(folder.name, "model.onnx"), exporter)
 
-    warm_up = torch.nn.Linear(4, 4).eval()
-    export(warm_up, {"input": torch.zeros(2, 4)}, folder / "model.onnx", exporter)
     return work
 
 

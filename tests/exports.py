@@ -21,8 +21,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import hieronnx
+from hieronnx.capture._positional import by_position
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.torchscript import by_position
 from valuecheck import match_inputs, named_arrays
 from zoo import CASES, Case
 

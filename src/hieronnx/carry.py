@@ -17,33 +17,14 @@ Nothing here knows of torch, of files or of a particular optimizer.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph import NO_TENSOR, TensorType, View, ViewNode
-from hieronnx.hierarchy import ROOT, CallId
+from hieronnx._matching import Match, Matcher
+from hieronnx.graph import NO_TENSOR, View
+from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
 
-__all__ = ["Attribution", "CallTree", "Carried", "Folded", "carry_scopes", "join_scopes"]
-
-# A region that has not closed after so many nodes is no region: the name was a coincidence.
-_REGION_LIMIT = 2000
-_GROUP_LIMIT = 500
-
-_NONDETERMINISTIC = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
-)
-# Inputs of which only the shape or the element type counts, not the values.
-_VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Attribution:
-    """Whose work a node does: its scope, all its origins, and how that is known."""
-
-    scope: CallId
-    origins: tuple[CallId, ...]
-    evidence: str
-    rule: str = ""
+__all__ = ["Carried", "Folded", "carry_scopes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,37 +43,6 @@ class Carried:
     initializers: dict[int, Folded]
 
 
-class CallTree:
-    """The calls and their parents, for finding the lowest call above several."""
-
-    def __init__(self, parents: Mapping[CallId, CallId | None]) -> None:
-        self._parents = parents
-        self._depths: dict[CallId, int] = {}
-
-    def depth(self, call: CallId) -> int:
-        """Return how many calls are above this one."""
-        known = self._depths.get(call)
-        if known is None:
-            parent = self._parents[call]
-            known = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
-        return known
-
-    def lowest_above(self, calls: Iterable[CallId]) -> CallId:
-        """Return the lowest call that is, or is above, all of the given ones."""
-        remaining = iter(calls)
-        lowest = next(remaining, ROOT)
-        for call in remaining:
-            lowest = self._join(lowest, call)
-        return lowest
-
-    def _join(self, a: CallId, b: CallId) -> CallId:
-        while a != b:
-            if self.depth(a) < self.depth(b):
-                a, b = b, a
-            a = self._parents[a] or ROOT
-        return a
-
-
 def carry_scopes(a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree) -> Carried:
     """Attribute the nodes of B from those of A.
 
@@ -102,372 +52,15 @@ def carry_scopes(a: View, scopes: Sequence[Attribution | None], b: View, tree: C
         b: The graph after.
         tree: The calls.
     """
-    matcher = _Matcher(a, b)
+    matcher = Matcher(a, b)
     matcher.run()
     return Carried(_Attributor(a, scopes, tree, matcher).run(), _find_folded(a, scopes, matcher))
-
-
-def join_scopes(attributions: Iterable[Attribution], tree: CallTree, evidence: str) -> Attribution:
-    """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
-    found = list(attributions)
-    scope = tree.lowest_above(item.scope for item in found)
-    origins = dict.fromkeys(origin for item in found for origin in item.origins)
-    return Attribution(scope, tuple(origins), evidence)
-
-
-# -- what A's tensors are -------------------------------------------------------------------------------
-
-
-class _Values:
-    """Value numbers of a graph's tensors: equal for equal computations; and which depend on no input."""
-
-    def __init__(self, view: View) -> None:
-        self.number = [-1] * len(view.names)
-        self.constant = [False] * len(view.names)
-        self._table: dict[Hashable, int] = {}
-        for tensor in range(len(view.names)):
-            if view.producers[tensor] is None:
-                content = view.constants.get(tensor)
-                self.constant[tensor] = tensor in view.constants
-                self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
-        for index, node in enumerate(view.nodes):
-            self._add(index, node)
-
-    def _intern(self, key: Hashable) -> int:
-        return self._table.setdefault(key, len(self._table))
-
-    def _add(self, index: int, node: ViewNode) -> None:
-        constant = _is_constant(node, self.constant)
-        key = self.key(index, node)
-        for position, output in enumerate(node.outputs):
-            if output == NO_TENSOR:
-                continue
-            self.constant[output] = constant
-            alone = node.op == "Identity" and node.inputs[0] != NO_TENSOR
-            self.number[output] = self.number[node.inputs[0]] if alone else self._intern((key, position))
-
-    def key(self, index: int, node: ViewNode) -> Hashable:
-        """Key a node by its operator, attributes and inputs; a node with bodies or dice is only itself."""
-        if node.bodies or node.op in _NONDETERMINISTIC:
-            return "node", index
-        if node.op == "Constant":
-            return "constant", node.attributes
-        inputs = tuple(NO_TENSOR if t == NO_TENSOR else self.number[t] for t in node.inputs)
-        return node.graph, node.op, node.attributes, inputs
-
-
-# -- which nodes of A each node of B stands for ---------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Match:
-    """The nodes of A that a node of B stands for, and how far that was checked."""
-
-    region: tuple[int, ...]
-    proven: bool
-    group: tuple[int, ...] = ()
-    """Nodes of B that share the region, this one last; empty where the node stands alone."""
-    altered: bool = False
-    """Whether the node's operator, attributes or constants are not those of A's node: it may do more than that."""
-
-
-class _Matcher:
-    """Walks B once, in order, and finds for each node its region in A."""
-
-    def __init__(self, a: View, b: View) -> None:
-        self.a, self.b = a, b
-        self.values = _Values(a)
-        self.match: dict[int, _Match] = {}
-        self.known: list[int | None] = [None] * len(b.names)
-        """For each tensor of B the tensor of A that it equals."""
-        self._graphs: dict[int, int] = {0: 0}
-        self._by_name: dict[str, list[int]] = defaultdict(list)
-        for tensor, name in enumerate(a.names):
-            if name:
-                self._by_name[name].append(tensor)
-        self._constant_b = _constants(b)
-        self._index: dict[Hashable, list[int]] = defaultdict(list)
-        self._taken: set[int] = set()
-        self._b_names = set(b.names)
-        self._output_positions = _pair_outputs(a, b)
-
-    def run(self) -> None:
-        """Match every node of B, the bodies of a control-flow node right after the node itself."""
-        self._pair_inputs(0, 0)
-        for number, graph in enumerate(self.b.graphs[1:], 1):
-            if graph.owner is None:  # a function: paired by its key
-                same = [n for n, other in enumerate(self.a.graphs) if other.key == graph.key]
-                if same:
-                    self._graphs[number] = same[0]
-                    self._pair_inputs(same[0], number)
-        for tensor in self.b.constants:
-            self.known[tensor] = self._named(tensor)
-        for index, node in enumerate(self.a.nodes):
-            self._index[self._loose_key(node, node.graph, self._number_a)].append(index)
-        by_graph: dict[int, list[int]] = defaultdict(list)
-        for index, node in enumerate(self.b.nodes):
-            by_graph[node.graph].append(index)
-        for number, graph in enumerate(self.b.graphs):
-            if graph.owner is None:
-                self._match_graph(number, by_graph)
-
-    def _match_graph(self, graph: int, by_graph: Mapping[int, list[int]]) -> None:
-        for index in by_graph[graph]:
-            self._match_node(index)
-            node = self.b.nodes[index]
-            for body in node.bodies:
-                self._pair_body(index, body)
-                self._match_graph(body, by_graph)
-
-    def _pair_inputs(self, graph_a: int, graph_b: int) -> None:
-        ins_a, ins_b = self.a.graphs[graph_a].inputs, self.b.graphs[graph_b].inputs
-        by_name = {self.a.names[t]: t for t in ins_a}
-        if len(ins_a) == len(ins_b) and any(self.b.names[t] not in by_name for t in ins_b):
-            self.known_update(zip(ins_b, ins_a, strict=True))
-        else:
-            self.known_update((t, by_name[self.b.names[t]]) for t in ins_b if self.b.names[t] in by_name)
-
-    def known_update(self, pairs: Iterable[tuple[int, int]]) -> None:
-        for of_b, of_a in pairs:
-            self.known[of_b] = of_a
-
-    def _pair_body(self, owner: int, body: int) -> None:
-        """Pair a body of B with that of A's node, if the owners are one node each."""
-        match = self.match.get(owner)
-        if match is None:
-            return
-        label = self.b.graphs[body].label
-        for candidate in (n for n in match.region if self.a.nodes[n].bodies):
-            for other in self.a.nodes[candidate].bodies:
-                if self.a.graphs[other].label == label:
-                    self._graphs[body] = other
-                    ins_a, ins_b = self.a.graphs[other].inputs, self.b.graphs[body].inputs
-                    self.known_update(zip(ins_b, ins_a, strict=False))
-                    return
-
-    def _named(self, tensor: int) -> int | None:
-        """Return A's tensor of the same name: in the graph that corresponds, or the only one there is."""
-        found = self._output_positions.get(tensor)
-        if found is None:
-            candidates = self._by_name.get(self.b.names[tensor], [])
-            graph = self._graphs.get(self.b.tensor_graphs[tensor])
-            here = [t for t in candidates if self.a.tensor_graphs[t] == graph]
-            chosen = here or candidates
-            found = chosen[0] if len(chosen) == 1 else None
-        if found is None or _contradict(self.a.types[found], self.b.types[tensor]):
-            return None
-        return found
-
-    # One node ------------------------------------------------------------------------------------------
-
-    def _match_node(self, index: int) -> None:
-        node = self.b.nodes[index]
-        named = {t: found for t in node.outputs if t != NO_TENSOR and (found := self._named(t)) is not None}
-        made = {t: found for t, found in named.items() if self.a.producers[found] is not None}
-        match = self._match_named(index, made) if made else None
-        if match is None:
-            match = self._match_structure(index)
-            if match is not None:
-                twin = self.a.nodes[match.region[0]]
-                made = dict(zip(node.outputs, twin.outputs, strict=False))
-        if match is None and not made and named:
-            # The output is an input of A under its own name: nothing was computed (an Identity that a tool added).
-            self.known_update(named.items())
-        if match is not None:
-            self.match[index] = match
-            self._taken.update(match.region)
-            self.known_update((t, found) for t, found in made.items() if t != NO_TENSOR and found != NO_TENSOR)
-
-    def _match_named(self, index: int, made: Mapping[int, int]) -> _Match | None:
-        group, boundary = self._gather_group(index)
-        region = self._close_region(made.values(), {self.values.number[t] for t in boundary})
-        producer = self.a.producers[next(iter(made.values()))]
-        assert producer is not None
-        if region is None:
-            same_op = self.a.nodes[producer].op == self.b.nodes[index].op
-            return _Match((producer,), False) if same_op else None
-        altered = not self.same_form(self.b.nodes[index], self.a.nodes[producer])
-        if altered or len(group) > 1:
-            return _Match(region, True, group if len(group) > 1 else (), altered)
-        self._pass_upstream(self.b.nodes[index], self.a.nodes[producer])
-        return _Match((producer,), True)
-
-    def same_form(self, node: ViewNode, other: ViewNode) -> bool:
-        """Say whether a node of B has the operator, attributes and constants of a node of A."""
-        if (node.op, node.attributes, len(node.inputs)) != (other.op, other.attributes, len(other.inputs)):
-            return False
-        return all(map(self._same_constant, node.inputs, other.inputs))
-
-    def _same_constant(self, of_b: int, of_a: int) -> bool:
-        """Say whether two inputs can be the same constant; what A computed, B may have folded under a new name."""
-        if NO_TENSOR in (of_b, of_a):
-            return of_b == of_a
-        if not self.values.constant[of_a]:
-            return not self._constant_b[of_b]
-        known = self.known[of_b]
-        if known is not None and self.values.number[known] == self.values.number[of_a]:
-            return True
-        folded = self.a.producers[of_a] is not None and self._content_a(of_a) is None
-        if folded and self.b.producers[of_b] is None:
-            return True  # what A computed cannot be compared with what B holds
-        return self.b.constants.get(of_b) == self._content_a(of_a)
-
-    def _pass_upstream(self, node: ViewNode, twin: ViewNode) -> None:
-        """Give what A does before the twin, and B nowhere, to the altered node of B that feeds this one.
-
-        A node that is as it was did not take over other work. If what it reads is now made from further back
-        than in A, the node that makes it did: its tensor kept its name and has another value.
-        """
-        for of_b, of_a in zip(node.inputs, twin.inputs, strict=True):
-            if NO_TENSOR in (of_b, of_a) or self.values.constant[of_a]:
-                continue
-            known, feeder = self.known[of_b], self.b.producers[of_b]
-            if known is None or feeder is None or self.values.number[known] == self.values.number[of_a]:
-                continue
-            match = self.match.get(feeder)
-            if match is None or not match.altered:
-                continue
-            _, boundary = self._gather_group(feeder)
-            region = self._close_region([of_a], {self.values.number[t] for t in boundary})
-            if region is not None:
-                self.match[feeder] = _Match(region, True, match.group, altered=True)
-                self.known[of_b] = of_a
-
-    def _gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
-        """Return the node with those behind its unknown inputs, and the fixed points where they end."""
-        group, boundary, pending = {index: None}, [], [index]
-        while pending and len(group) < _GROUP_LIMIT:
-            for tensor in self.b.reads(pending.pop()):
-                known = self.known[tensor]
-                if known is not None:
-                    boundary.append(known)
-                    continue
-                producer = self.b.producers[tensor]
-                if producer is not None and producer not in group and not self._constant_b[tensor]:
-                    group[producer] = None
-                    pending.append(producer)
-        return tuple(sorted(group)), boundary
-
-    def _close_region(self, outputs: Iterable[int], boundary: set[int]) -> tuple[int, ...] | None:
-        """Return the nodes of A between the boundary and the outputs; None if the outputs need more than that."""
-        a, number, constant = self.a, self.values.number, self.values.constant
-        region: dict[int, None] = {}
-        pending = list(outputs)
-        first = set(pending)
-        while pending:
-            tensor = pending.pop()
-            if tensor not in first and number[tensor] in boundary:
-                continue
-            producer = a.producers[tensor]
-            if producer is None:
-                if constant[tensor] or tensor in a.constants:
-                    continue
-                return None
-            if producer in region:
-                continue
-            if constant[tensor] and tensor not in first:
-                # Folded, or of a shape: part of the region, but nothing that it must be closed over.
-                region[producer] = None
-                continue
-            region[producer] = None
-            if len(region) > _REGION_LIMIT:
-                return None
-            pending.extend(a.reads(producer))
-        return tuple(sorted(region))
-
-    # Where the names are new -----------------------------------------------------------------------------
-
-    def _match_structure(self, index: int) -> _Match | None:
-        """Find the node of A with the same operator, attributes and inputs, whatever their names."""
-        node = self.b.nodes[index]
-        graph = self._graphs.get(node.graph)
-        if graph is None or not node.inputs or node.bodies:
-            return None
-        key = self._loose_key(node, graph, self._number_b)
-        found = [n for n in self._index.get(key, ()) if key is not None]
-        alike = [n for n in found if self.same_form(node, self.a.nodes[n])]
-        free = [n for n in alike if n not in self._taken and not self._is_named(n)]
-        chosen = free or alike
-        classes = {self.values.key(n, self.a.nodes[n]) for n in chosen}
-        return _Match((chosen[0],), True) if len(classes) == 1 else None
-
-    def _is_named(self, node: int) -> bool:
-        return any(t != NO_TENSOR and self.a.names[t] in self._b_names for t in self.a.nodes[node].outputs)
-
-    def _loose_key(self, node: ViewNode, graph: int, number: Callable[[int], Hashable]) -> Hashable:
-        """Key a node for the search by structure; constants count as one, an unknown input spoils the key."""
-        inputs = tuple(number(t) for t in node.inputs)
-        if None in inputs or all(i == "constant" for i in inputs):
-            return None
-        return graph, node.op, node.attributes, inputs
-
-    def _number_a(self, tensor: int) -> Hashable:
-        if tensor == NO_TENSOR:
-            return "absent"
-        return "constant" if self.values.constant[tensor] else self.values.number[tensor]
-
-    def _number_b(self, tensor: int) -> Hashable:
-        if tensor == NO_TENSOR:
-            return "absent"
-        known = self.known[tensor]
-        if known is not None:
-            return self._number_a(known)
-        return "constant" if self._constant_b[tensor] else None
-
-    def _content_a(self, tensor: int) -> Hashable:
-        producer = self.a.producers[tensor]
-        if producer is not None and self.a.nodes[producer].op == "Constant":
-            attributes = dict(self.a.nodes[producer].attributes)  # type: ignore[call-overload]
-            return attributes.get("value")  # type: ignore[no-any-return]
-        return self.a.constants.get(tensor)
-
-
-def _constants(view: View) -> list[bool]:
-    """Say for each tensor whether it depends on no graph input, but through a shape."""
-    constant = [False] * len(view.names)
-    for tensor in view.constants:
-        constant[tensor] = True
-    for node in view.nodes:
-        value = _is_constant(node, constant)
-        for output in node.outputs:
-            if output != NO_TENSOR:
-                constant[output] = value
-    return constant
-
-
-def _is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
-    """Say whether a node computes the same whatever the graph's inputs are, their shapes and types aside."""
-    if node.op in _NONDETERMINISTIC:
-        return False
-    free = _VALUE_FREE_INPUTS.get(node.op)
-    reads = [t for position, t in enumerate(node.inputs) if position != free]
-    return all(t == NO_TENSOR or constant[t] for t in (*reads, *node.captures))
-
-
-def _contradict(a: TensorType | None, b: TensorType | None) -> bool:
-    """Say whether two tensor types cannot be the same tensor's: static sizes that differ, or ranks."""
-    if a is None or b is None:
-        return False
-    if len(a.shape) != len(b.shape):
-        return True
-    return any(x is not None and y is not None and x != y for x, y in zip(a.shape, b.shape, strict=True))
-
-
-def _pair_outputs(a: View, b: View) -> dict[int, int]:
-    """Pair the outputs of the main graphs by position, where a tool gave them new names."""
-    outs_a, outs_b = a.graphs[0].outputs, b.graphs[0].outputs
-    if len(outs_a) != len(outs_b) or {a.names[t] for t in outs_a} == {b.names[t] for t in outs_b}:
-        return {}
-    return dict(zip(outs_b, outs_a, strict=True))
-
-
-# -- from regions to scopes -----------------------------------------------------------------------------
 
 
 class _Attributor:
     """Turns the regions that were matched into scopes and origins."""
 
-    def __init__(self, a: View, scopes: Sequence[Attribution | None], tree: CallTree, matcher: _Matcher) -> None:
+    def __init__(self, a: View, scopes: Sequence[Attribution | None], tree: CallTree, matcher: Matcher) -> None:
         self._a, self._scopes, self._tree, self._matcher = a, scopes, tree, matcher
         self._merged = self._find_merged()
 
@@ -501,7 +94,7 @@ class _Attributor:
         origins = tuple(dict.fromkeys((*joined.origins, *copies)))
         return Attribution(joined.scope, origins, evidence, rule)
 
-    def _attribute_group(self, last: int, match: _Match, found: list[Attribution | None]) -> None:
+    def _attribute_group(self, last: int, match: Match, found: list[Attribution | None]) -> None:
         """Share a region among the nodes of a group: each takes what it can be seen to do, altered ones the rest."""
         core = self._core(match.region)
         others = [n for n in match.group if n != last and n not in self._matcher.match and found[n] is None]
@@ -551,7 +144,7 @@ class _Attributor:
         return merged
 
 
-def _find_folded(a: View, scopes: Sequence[Attribution | None], matcher: _Matcher) -> dict[int, Folded]:
+def _find_folded(a: View, scopes: Sequence[Attribution | None], matcher: Matcher) -> dict[int, Folded]:
     """For each initializer of B that A knows: the calls whose work it holds, and what they worked on."""
     folded = {}
     for tensor in matcher.b.constants:

@@ -13,12 +13,15 @@ from typing import Any, NamedTuple
 __all__ = [
     "CONFIDENCE",
     "ROOT",
+    "Attribution",
     "Call",
     "CallId",
+    "CallTree",
     "Hierarchy",
     "Initializer",
     "Module",
     "Node",
+    "join_scopes",
 ]
 
 
@@ -105,6 +108,55 @@ class Initializer:
     name: str
     parameter: str | None
     origins: tuple[CallId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """Whose work a node does: its scope, all its origins, and how that is known."""
+
+    scope: CallId
+    origins: tuple[CallId, ...]
+    evidence: str
+    rule: str = ""
+
+
+class CallTree:
+    """The calls and their parents, for finding the lowest call above several."""
+
+    def __init__(self, parents: Mapping[CallId, CallId | None]) -> None:
+        self._parents = parents
+        self._depths: dict[CallId, int] = {}
+
+    def depth(self, call: CallId) -> int:
+        """Return how many calls are above this one."""
+        known = self._depths.get(call)
+        if known is None:
+            parent = self._parents[call]
+            known = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
+        return known
+
+    def lowest_above(self, calls: Iterable[CallId]) -> CallId:
+        """Return the lowest call that is, or is above, all of the given ones."""
+        remaining = iter(calls)
+        lowest = next(remaining, ROOT)
+        for call in remaining:
+            lowest = self._join(lowest, call)
+        return lowest
+
+    def _join(self, a: CallId, b: CallId) -> CallId:
+        while a != b:
+            if self.depth(a) < self.depth(b):
+                a, b = b, a
+            a = self._parents[a] or ROOT
+        return a
+
+
+def join_scopes(attributions: Iterable[Attribution], tree: CallTree, evidence: str) -> Attribution:
+    """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
+    found = list(attributions)
+    scope = tree.lowest_above(item.scope for item in found)
+    origins = dict.fromkeys(origin for item in found for origin in item.origins)
+    return Attribution(scope, tuple(origins), evidence)
 
 
 @dataclass(frozen=True)

@@ -363,7 +363,10 @@ def load(path: str | Path) -> Hierarchy:
     sidecar = sidecar_path(model)
     if sidecar.is_file():
         return _read_sidecar(sidecar)
-    found = _read_embedded(ir.serde.deserialize_model(read_skeleton(model)))
+    try:
+        found = _read_embedded(ir.serde.deserialize_model(read_skeleton(model)), model)
+    except (ValueError, TypeError, LookupError) as error:
+        raise HieronnxError(f"the metadata in '{model}' is not a hierarchy that this version reads: {error}") from error
     if found is None:
         raise HieronnxError(
             f"'{model}' has no hierarchy: no {sidecar.name} beside it and no metadata inside; "
@@ -373,14 +376,45 @@ def load(path: str | Path) -> Hierarchy:
 
 
 def _read_sidecar(path: Path) -> Hierarchy:
+    content = path.read_bytes()
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=Document)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        # The version first: a document of another one need not have this one's fields.
+        _check_version(msgspec.json.decode(content, type=_Versioned).format_version, path)
+        found = _decode_document(msgspec.json.decode(content, type=Document))
+        _check_references(found)
+    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError) as error:
         raise HieronnxError(f"'{path}' is not a hierarchy that this version reads: {error}") from error
-    if document.format_version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+    return found
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    format_version: str
+
+
+def _check_version(version: str, path: Path) -> None:
+    if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise HieronnxError(
-            f"'{path}' has format version {document.format_version}; this hieronnx reads {FORMAT_VERSION}"
+            f"'{path}' has hierarchy format version {version}; this hieronnx reads {FORMAT_VERSION}: "
+            "use the version that wrote it, or export the model anew"
         )
+
+
+def _check_references(hierarchy: Hierarchy) -> None:
+    """Make sure that the hierarchy is one: every call and origin that is spoken of is there.
+
+    Raises:
+        LookupError: If one is not.
+    """
+    for node in hierarchy.nodes:
+        for call in (node.scope, *node.origins):
+            if call not in hierarchy.call_by_id:
+                raise LookupError(f"node '{node.name}' speaks of call '{call}', which is not among the calls")
+    for item in hierarchy.calls:
+        if item.id.module not in hierarchy.modules:
+            raise LookupError(f"call '{item.id}' is of no module of the table")
+
+
+def _decode_document(document: Document) -> Hierarchy:
     ids = [CallId(call.module, call.call) for call in document.calls]
     seen: set[str] = set()
     calls = []
@@ -433,11 +467,12 @@ def _decode_node(entry: NodeEntry) -> Node:
     )
 
 
-def _read_embedded(model: ir.Model) -> Hierarchy | None:
+def _read_embedded(model: ir.Model, path: Path) -> Hierarchy | None:
     """Read the hierarchy from inside a model; None if there is none. A node without metadata is at the root."""
     text = model.metadata_props.get(f"{_PREFIX}calls")
     if text is None:
         return None
+    _check_version(model.metadata_props.get(f"{_PREFIX}format_version", "unknown"), path)
     rows = json.loads(text)
     ids = [CallId(row[0], row[1]) for row in rows]
     calls, modules, seen = [], {}, set[str]()
@@ -446,7 +481,9 @@ def _read_embedded(model: ir.Model) -> Hierarchy | None:
         seen.add(tag)
         modules[path] = _named_module(path, qualified)
     nodes = tuple(_read_embedded_node(graph, node) for graph, node in walk_nodes(model))
-    return Hierarchy(modules, tuple(calls), nodes)
+    found = Hierarchy(modules, tuple(calls), nodes)
+    _check_references(found)
+    return found
 
 
 def _named_module(path: str, qualified: str) -> Module:

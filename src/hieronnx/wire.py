@@ -45,17 +45,26 @@ def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_m
         model: The serialized ModelProto, as bytes or mapped memory.
         metadata: What to put on each node, by its graph's key and its first output.
         model_metadata: What to put on the model itself.
+
+    Raises:
+        HieronnxError: If the bytes are not an ONNX model; part of them may have been written by then.
     """
-    view = memoryview(model)
-    for number, whole, content in _fields(view):
+    try:
+        _write_fields(stream, memoryview(model), metadata)
+    except (ValueError, IndexError) as error:
+        raise HieronnxError(f"the bytes to annotate are not an ONNX model: {_reason(error)}") from error
+    for key, value in model_metadata.items():
+        stream.writelines(_framed(_MODEL_METADATA, _entry(key, value)))
+
+
+def _write_fields(stream: BinaryIO, model: memoryview, metadata: Metadata) -> None:
+    for number, whole, content in _fields(model):
         if number == _MODEL_GRAPH:
             stream.writelines(_framed(number, _graph(content, "", metadata, _GRAPH_NODE)))
         elif number == _MODEL_FUNCTIONS:
             stream.writelines(_framed(number, _graph(content, _function_key(content), metadata, _FUNCTION_NODE)))
         elif number != _MODEL_METADATA or not _is_ours(content):
             stream.write(whole)
-    for key, value in model_metadata.items():
-        stream.writelines(_framed(_MODEL_METADATA, _entry(key, value)))
 
 
 def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
@@ -76,8 +85,12 @@ def _decode_skeleton(view: memoryview) -> tuple[onnx.ModelProto | None, str]:
     try:
         model = onnx.ModelProto.FromString(b"".join(_skeleton_model(view)))
     except (ValueError, IndexError, DecodeError) as error:
-        return None, str(error)
+        return None, _reason(error)
     return (model, "") if model.HasField("graph") else (None, "it has no graph")
+
+
+def _reason(error: Exception) -> str:
+    return "it ends in the middle of a number" if isinstance(error, IndexError) else str(error)
 
 
 @contextmanager
@@ -199,6 +212,8 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
             position += 4 if kind == _FIXED32 else 8
         else:
             raise ValueError(f"not a protobuf message: wire type {kind} at byte {start}")
+        if position > end:
+            raise ValueError(f"it ends in the middle of a field, at byte {end}")
         yield tag >> 3, view[start:position], content
 
 

@@ -9,9 +9,9 @@ from torch import nn
 from hieronnx.attribute.fill import fill_gaps
 from hieronnx.capture.captured import Captured, Embedding
 from hieronnx.capture.modules import describe_modules, parameter_names
-from hieronnx.carry import Attribution, CallTree, Folded
+from hieronnx.carry import Folded
 from hieronnx.graph import View
-from hieronnx.hierarchy import CallId, Hierarchy, Initializer, Node
+from hieronnx.hierarchy import Attribution, CallId, CallTree, Hierarchy, Initializer, Node
 from hieronnx.sidecar import embedded_metadata, embedded_model_metadata
 from hieronnx.tags import TagPolicy, build_calls
 

@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from hieronnx.carry import Attribution, CallTree
 from hieronnx.graph import NO_TENSOR, View
-from hieronnx.hierarchy import ROOT, CallId
+from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
 
 __all__ = ["fill_gaps"]
 

@@ -21,9 +21,9 @@ from torch import nn
 from hieronnx.capture import _torch
 from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
-from hieronnx.carry import Attribution, CallTree, carry_scopes
+from hieronnx.carry import carry_scopes
 from hieronnx.graph import View, first_output, view_model, walk_nodes
-from hieronnx.hierarchy import ROOT, CallId
+from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
 
 __all__ = ["export_dynamo"]
 

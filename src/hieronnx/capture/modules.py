@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,23 +14,18 @@ from hieronnx.hierarchy import Module
 
 __all__ = ["describe_modules", "parameter_names"]
 
-_JSON_SCALARS = (str, int, float, bool, type(None))
+_JSON_SCALARS = frozenset({str, int, float, bool, type(None)})
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def describe_modules(model: nn.Module) -> dict[str, Module]:
     """Describe every module of the model by its canonical path, in the order of `named_modules()`."""
-    signatures: dict[type, tuple[tuple[str, ...], Mapping[str, Any]]] = {}
-    table = {}
-    for path, module in model.named_modules():
-        kind = type(module)
-        if kind not in signatures:
-            signatures[kind] = _describe_forward(module)
-        table[path] = _describe(path, module, *signatures[kind])
-    return table
+    return {path: _describe(path, module) for path, module in model.named_modules()}
 
 
-def _describe(path: str, module: nn.Module, args: tuple[str, ...], defaults: Mapping[str, Any]) -> Module:
+def _describe(path: str, module: nn.Module) -> Module:
     kind = type(module)
+    args, defaults = _describe_forward(module)
     return Module(
         path=path,
         class_name=kind.__name__,
@@ -49,21 +46,27 @@ def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, 
     except (TypeError, ValueError):  # a forward written in C, or scripted: it has no signature to read
         return (), {}
     defaults = {
-        name: parameter.default if _is_json(parameter.default) else repr(parameter.default)
+        name: parameter.default if _is_json(parameter.default) else _describe_object(parameter.default)
         for name, parameter in signature.parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
     return tuple(signature.parameters), defaults
 
 
+def _describe_object(value: object) -> str:
+    """Return the repr without addresses, which no two runs share."""
+    return _ADDRESS.sub("", repr(value))
+
+
 def _is_json(value: object) -> bool:
-    if isinstance(value, float):
-        return value == value and abs(value) != float("inf")
+    """Say whether a value is one of JSON's; a subclass is not: it may be anything to whoever encodes it."""
     if isinstance(value, list | tuple):
         return all(_is_json(item) for item in value)
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
-    return isinstance(value, _JSON_SCALARS)
+        return all(_is_json(key) and isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return type(value) in _JSON_SCALARS
 
 
 def parameter_names(model: nn.Module) -> dict[str, str]:

@@ -7,34 +7,30 @@ the number of the call where the class would be, and reads it back from the fini
 
 from __future__ import annotations
 
-import functools
-import inspect
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from hieronnx.capture import _torch
+from hieronnx.capture._positional import by_position, torchscript_options
+from hieronnx.capture._torch_view import view_torch_graph
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
-from hieronnx.carry import Attribution, CallTree, Carried, Folded, carry_scopes, join_scopes
-from hieronnx.errors import InputError
-from hieronnx.graph import NO_TENSOR, View, ViewGraph, ViewNode, body_key
-from hieronnx.hierarchy import CallId
+from hieronnx.carry import Carried, Folded, carry_scopes
+from hieronnx.graph import View
+from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
 from hieronnx.wire import write_annotated
 
 __all__ = ["export_torchscript"]
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
-_SMALL_TENSOR_BYTES = 1024
-_DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
 
 
 def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
@@ -46,125 +42,9 @@ def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
         with open(file, "wb") as stream:
             write_annotated(stream, model_bytes, embedding.nodes, embedding.model)
 
-    options = _torchscript_options(request)
+    options = torchscript_options(request)
     with watcher.watching(), _torch.replace_file_writer(write), by_position(request) as args, _quiet():
         torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
-
-
-def _torchscript_options(request: ExportRequest) -> dict[str, Any]:
-    """Return torch's options as this exporter takes them: dynamic shapes as dynamic axes of named inputs."""
-    options = {key: value for key, value in request.options.items() if key not in _DYNAMO_OPTIONS}
-    shapes = options.pop("dynamic_shapes", None)
-    if not shapes or options.get("dynamic_axes"):
-        return options
-    inputs = _name_inputs(request)
-    specs = shapes if isinstance(shapes, Mapping) else dict(zip((name for name, _ in inputs), shapes, strict=False))
-    options.setdefault("input_names", [name for name, _ in _flatten_untraceable(inputs)[0]])
-    options["dynamic_axes"] = {
-        name: axes for name, value in inputs if (axes := _dynamic_axes(name, value, specs.get(name)))
-    }
-    return options
-
-
-def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
-    """Name the dynamic axes of one input; those that torch.export would name by itself get the input's name."""
-    if spec is None:
-        return {}
-    sizes = dict(enumerate(spec)) if isinstance(spec, list | tuple) else spec
-    if not isinstance(value, torch.Tensor) or not isinstance(sizes, Mapping):
-        raise InputError(
-            f"the TorchScript exporter takes dynamic axes of tensors only, and input {name!r} is a "
-            f"{type(value).__name__}; use exporter 'dynamo', or give dynamic_axes and input_names"
-        )
-    return {
-        axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_{axis}")
-        for axis, size in sizes.items()
-        if size is not None and not isinstance(size, int)
-    }
-
-
-@contextmanager
-def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
-    """Let the model take its example inputs by position, those and no others; yield them.
-
-    torch.jit.trace knows no keywords, and no structures but tuples, lists and dicts. torch.onnx.export would
-    put every default of `forward` between the inputs, where a default that is a number becomes an input of the
-    graph, and a `forward` that takes its defaults from elsewhere gets them twice. The model's `forward` is as it
-    was afterwards.
-    """
-    if not request.kwargs and all(map(_is_traceable, request.args)):
-        yield request.args
-        return
-    model = request.model
-    own, forward = model.__dict__.get("forward"), model.forward
-    inputs = _name_inputs(request)
-    flat, unflatten = _flatten_untraceable(inputs)
-
-    @functools.wraps(forward)
-    def take_by_position(*given: Any) -> Any:
-        values = unflatten(given)
-        count = len(request.args)
-        return _make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name, _ in flat])
-    take_by_position.__signature__ = signature  # type: ignore[attr-defined]
-    model.forward = take_by_position
-    try:
-        yield tuple(value for _, value in flat)
-    finally:
-        del model.forward
-        if own is not None:
-            model.forward = own
-
-
-def _name_inputs(request: ExportRequest) -> list[tuple[str, Any]]:
-    """Return all example inputs with their names; those by position are named as `forward` names them."""
-    names = list(inspect.signature(request.model.forward).parameters)
-    names += [f"input_{n}" for n in range(len(names), len(request.args))]  # those that *args takes
-    return [*zip(names, request.args, strict=False), *request.kwargs.items()]
-
-
-def _flatten_untraceable(
-    inputs: Sequence[tuple[str, Any]],
-) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], list[Any]]]:
-    """Replace inputs that torch.jit.trace refuses by their tensors; also return what puts them together again."""
-    flat: list[tuple[str, Any]] = []
-    makers: list[Callable[[Iterator[Any]], Any]] = []
-    for name, value in inputs:
-        if _is_traceable(value):
-            flat.append((name, value))
-            makers.append(next)
-            continue
-        leaves, spec = tree_flatten(value)
-        flat += [(f"{name}_{n}", leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        makers.append(functools.partial(_put_together, leaves, spec))
-
-    def unflatten(given: Sequence[Any]) -> list[Any]:
-        values = iter(given)
-        return [make(values) for make in makers]
-
-    return flat, unflatten
-
-
-def _put_together(leaves: Sequence[Any], spec: TreeSpec, values: Iterator[Any]) -> Any:
-    return tree_unflatten([next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
-
-
-def _is_traceable(value: object) -> bool:
-    """Say whether torch.jit.trace takes a value as it is."""
-    if isinstance(value, dict):
-        return all(map(_is_traceable, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_traceable, value))
-    return value is None or isinstance(value, torch.Tensor | bool | int | float | str)
-
-
-def _make_traceable(output: Any) -> Any:
-    """Return an output as it is, or its tensors where torch.jit.trace would refuse it."""
-    if _is_traceable(output):
-        return output
-    return tuple(leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
 
 
 @contextmanager
@@ -313,7 +193,7 @@ class _Watcher:
                 for new in pending:
                     self._note_all(new, join_scopes(replaced, self._tree(), "captured"))
             pending, expected = [], place + 1
-        view, nodes = _view_torch_graph(graph, self._user_inputs)
+        view, nodes = view_torch_graph(graph, self._user_inputs)
         self._inlined = view, [self._attribute(node) for node in nodes]
 
     def _note_all(self, node: torch.Node, attribution: Attribution) -> None:
@@ -327,7 +207,7 @@ class _Watcher:
     def simplified(self, graph: torch.Graph) -> None:
         """Carry what is known through torch's passes over the traced graph, onto the nodes that will be lowered."""
         assert self._inlined is not None
-        view, nodes = _view_torch_graph(graph, self._user_inputs)
+        view, nodes = view_torch_graph(graph, self._user_inputs)
         carried = carry_scopes(*self._inlined, view, self._tree())
         self._noted = {
             value.unique(): found
@@ -357,14 +237,14 @@ class _Watcher:
         users = len(self._user_inputs)
         self._user_inputs = {value.unique() for value in inputs[:users]}
         self._parameter_names = {str(value.unique()): value.debugName() for value in inputs[users:]}
-        view, nodes = _view_torch_graph(graph, self._user_inputs)
+        view, nodes = view_torch_graph(graph, self._user_inputs)
         self._lowered = view, [self._attribute(node) for node in nodes]
 
     # From there to the file ----------------------------------------------------------------------------------
 
     def _carry_to_finished(self, graph: torch.Graph) -> None:
         assert self._lowered is not None
-        view, _ = _view_torch_graph(graph, self._user_inputs)
+        view, _ = view_torch_graph(graph, self._user_inputs)
         carried = carry_scopes(*self._lowered, view, self._tree())
         initializers = {
             tensor: Folded(folded.origins, tuple(self._parameter_names.get(s, s) for s in folded.sources))
@@ -374,111 +254,8 @@ class _Watcher:
 
     def _rename_finished(self, graph: torch.Graph) -> None:
         """Keep the finished graph under the names that go into the file."""
-        self._finished, _ = _view_torch_graph(graph, self._user_inputs, final_names=True)
+        self._finished, _ = view_torch_graph(graph, self._user_inputs, final_names=True)
 
 
 def _first_number(node: torch.Node) -> int:
     return next((int(value.unique()) for value in node.outputs()), -1)
-
-
-# -- a torch graph as a view ------------------------------------------------------------------------------
-
-
-def _view_torch_graph(
-    graph: torch.Graph, user_inputs: set[int], *, final_names: bool = False
-) -> tuple[View, list[torch.Node]]:
-    """Build the view of a torch graph of ONNX operators, and return its nodes in the view's order.
-
-    A tensor is named by torch's number for it, which stays the same through torch's passes; or, at the end,
-    by the name that it gets in the file. Inputs of the graph that are not the user's are parameters.
-    """
-    builder = _TorchViewBuilder(user_inputs, final_names)
-    builder.add_block(graph, "", "")
-    return builder.view, builder.nodes
-
-
-class _TorchViewBuilder:
-    def __init__(self, user_inputs: set[int], final_names: bool) -> None:
-        self.view = View()
-        self.nodes: list[torch.Node] = []
-        self._user_inputs = user_inputs
-        self._final_names = final_names
-        self._numbers: dict[int, int] = {}
-
-    def add_block(self, block: Any, key: str, label: str) -> int:
-        view = self.view
-        number = len(view.graphs)
-        view.graphs.append(ViewGraph(key, label, None, (), ()))
-        inputs = [value for value in block.inputs() if key or value.unique() in self._user_inputs]
-        for value in () if key else block.inputs():
-            if value.unique() not in self._user_inputs:
-                tensor = self._number(value, number)
-                view.constants[tensor] = "named", view.names[tensor]
-        for node in block.nodes():
-            self._add_node(node, number, key)
-        outputs = tuple(self._number(value, number) for value in block.outputs())
-        numbers = tuple(self._number(value, number) for value in inputs)
-        view.graphs[number] = ViewGraph(key, label, None, numbers, outputs)
-        return number
-
-    def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
-        view = self.view
-        if node.mustBeNone():
-            for value in node.outputs():
-                self._numbers[value.unique()] = NO_TENSOR
-            return
-        inputs = tuple(self._number(value, graph) for value in node.inputs())
-        outputs = tuple(self._number(value, graph) for value in node.outputs())
-        start, known = len(view.nodes), len(view.names)
-        first = next(iter(node.outputs()), None)
-        labels = _body_labels(node)
-        bodies = tuple(
-            self.add_block(block, body_key(key, self._name(first), label), label)
-            for label, block in zip(labels, node.blocks(), strict=True)
-        )
-        captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
-        op = node.kind().removeprefix("onnx::")
-        attributes = () if bodies else _attribute_key(node)
-        index = view.add_node(
-            ViewNode(op, _onnx_name(node), graph, inputs, outputs, attributes, bodies, tuple(captures))
-        )
-        for body in bodies:
-            old = view.graphs[body]
-            view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
-        self.nodes.append(node)
-
-    def _name(self, value: torch.Value | None) -> str:
-        if value is None:
-            return ""
-        return str(value.debugName()) if self._final_names else str(value.unique())
-
-    def _number(self, value: torch.Value, graph: int) -> int:
-        unique = value.unique()
-        if unique not in self._numbers:
-            self._numbers[unique] = self.view.add_tensor(self._name(value), graph)
-        return self._numbers[unique]
-
-
-def _onnx_name(node: torch.Node) -> str:
-    return str(node.s("onnx_name")) if node.hasAttribute("onnx_name") else ""
-
-
-def _body_labels(node: torch.Node) -> list[str]:
-    """Name a node's blocks as the ONNX attributes that they become."""
-    count = len(list(node.blocks()))
-    return ["then_branch", "else_branch"] if node.kind() == "onnx::If" else ["body"] * count
-
-
-def _attribute_key(node: torch.Node) -> Hashable:
-    return tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
-
-
-def _attribute_value(node: torch.Node, name: str) -> Hashable:
-    kind = node.kindOf(name)
-    if kind == "t":
-        tensor = node.t(name)
-        if tensor.nbytes > _SMALL_TENSOR_BYTES:
-            return "object", tensor.data_ptr(), tuple(tensor.shape)
-        return str(tensor.dtype), tuple(tensor.shape), tensor.contiguous().view(-1).tolist().__repr__()
-    value = getattr(node, kind)(name)
-    return tuple(value) if isinstance(value, list) else value if isinstance(value, Hashable) else repr(value)

@@ -1,0 +1,135 @@
+"""Example inputs as torch.jit.trace takes them: by position, in plain structures, with dynamic axes by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+
+from hieronnx.capture.captured import ExportRequest
+from hieronnx.errors import InputError
+
+__all__ = ["by_position", "torchscript_options"]
+
+_DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
+
+
+def torchscript_options(request: ExportRequest) -> dict[str, Any]:
+    """Return torch's options as this exporter takes them: dynamic shapes as dynamic axes of named inputs."""
+    options = {key: value for key, value in request.options.items() if key not in _DYNAMO_OPTIONS}
+    shapes = options.pop("dynamic_shapes", None)
+    if not shapes or options.get("dynamic_axes"):
+        return options
+    inputs = _name_inputs(request)
+    specs = shapes if isinstance(shapes, Mapping) else dict(zip((name for name, _ in inputs), shapes, strict=False))
+    options.setdefault("input_names", [name for name, _ in _flatten_untraceable(inputs)[0]])
+    options["dynamic_axes"] = {
+        name: axes for name, value in inputs if (axes := _dynamic_axes(name, value, specs.get(name)))
+    }
+    return options
+
+
+def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
+    """Name the dynamic axes of one input; those that torch.export would name by itself get the input's name."""
+    if spec is None:
+        return {}
+    sizes = dict(enumerate(spec)) if isinstance(spec, list | tuple) else spec
+    if not isinstance(value, torch.Tensor) or not isinstance(sizes, Mapping):
+        raise InputError(
+            f"the TorchScript exporter takes dynamic axes of tensors only, and input {name!r} is a "
+            f"{type(value).__name__}; use exporter 'dynamo', or give dynamic_axes and input_names"
+        )
+    return {
+        axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_{axis}")
+        for axis, size in sizes.items()
+        if size is not None and not isinstance(size, int)
+    }
+
+
+@contextmanager
+def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
+    """Let the model take its example inputs by position, those and no others; yield them.
+
+    torch.jit.trace knows no keywords, and no structures but tuples, lists and dicts. torch.onnx.export would
+    put every default of `forward` between the inputs, where a default that is a number becomes an input of the
+    graph, and a `forward` that takes its defaults from elsewhere gets them twice. The model's `forward` is as it
+    was afterwards.
+    """
+    if not request.kwargs and all(map(_is_traceable, request.args)):
+        yield request.args
+        return
+    model = request.model
+    own, forward = model.__dict__.get("forward"), model.forward
+    inputs = _name_inputs(request)
+    flat, unflatten = _flatten_untraceable(inputs)
+
+    @functools.wraps(forward)
+    def take_by_position(*given: Any) -> Any:
+        values = unflatten(given)
+        count = len(request.args)
+        return _make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(name, kind) for name, _ in flat])
+    take_by_position.__signature__ = signature  # type: ignore[attr-defined]
+    model.forward = take_by_position
+    try:
+        yield tuple(value for _, value in flat)
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+
+
+def _name_inputs(request: ExportRequest) -> list[tuple[str, Any]]:
+    """Return all example inputs with their names; those by position are named as `forward` names them."""
+    names = list(inspect.signature(request.model.forward).parameters)
+    names += [f"input_{n}" for n in range(len(names), len(request.args))]  # those that *args takes
+    return [*zip(names, request.args, strict=False), *request.kwargs.items()]
+
+
+def _flatten_untraceable(
+    inputs: Sequence[tuple[str, Any]],
+) -> tuple[list[tuple[str, Any]], Callable[[Sequence[Any]], list[Any]]]:
+    """Replace inputs that torch.jit.trace refuses by their tensors; also return what puts them together again."""
+    flat: list[tuple[str, Any]] = []
+    makers: list[Callable[[Iterator[Any]], Any]] = []
+    for name, value in inputs:
+        if _is_traceable(value):
+            flat.append((name, value))
+            makers.append(next)
+            continue
+        leaves, spec = tree_flatten(value)
+        flat += [(f"{name}_{n}", leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        makers.append(functools.partial(_put_together, leaves, spec))
+
+    def unflatten(given: Sequence[Any]) -> list[Any]:
+        values = iter(given)
+        return [make(values) for make in makers]
+
+    return flat, unflatten
+
+
+def _put_together(leaves: Sequence[Any], spec: TreeSpec, values: Iterator[Any]) -> Any:
+    return tree_unflatten([next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+
+
+def _is_traceable(value: object) -> bool:
+    """Say whether torch.jit.trace takes a value as it is."""
+    if isinstance(value, dict):
+        return all(map(_is_traceable, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_traceable, value))
+    return value is None or isinstance(value, torch.Tensor | bool | int | float | str)
+
+
+def _make_traceable(output: Any) -> Any:
+    """Return an output as it is, or its tensors where torch.jit.trace would refuse it."""
+    if _is_traceable(output):
+        return output
+    return tuple(leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))

@@ -400,12 +400,14 @@ def _check_version(version: str, path: Path) -> None:
 
 
 def _check_references(hierarchy: Hierarchy) -> None:
-    """Make sure that the hierarchy is one: every call and origin that is spoken of is there.
+    """Make sure that the hierarchy is one: every call, module and evidence that is spoken of is known.
 
     Raises:
         LookupError: If one is not.
     """
     for node in hierarchy.nodes:
+        if node.evidence not in CONFIDENCE:
+            raise LookupError(f"node '{node.name}' has the unknown evidence '{node.evidence}'")
         for call in (node.scope, *node.origins):
             if call not in hierarchy.call_by_id:
                 raise LookupError(f"node '{node.name}' speaks of call '{call}', which is not among the calls")

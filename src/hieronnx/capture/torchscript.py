@@ -165,6 +165,12 @@ class _Watcher:
         call = self._scope_of(node)
         return None if call is None else Attribution(call, (call,), "captured")
 
+    def _prefer_exact(self, node: torch.Node, carried: Attribution | None) -> Attribution | None:
+        """Choose between what was carried to a node and its own scope, which torch keeps on it, where that is better."""
+        if carried is not None and carried.evidence in ("captured", "carried"):
+            return carried
+        return self._attribute(node) or carried
+
     def _tree(self) -> CallTree:
         return CallTree({site.id: site.parent for site in self._recorder.sites})
 
@@ -209,9 +215,10 @@ class _Watcher:
         assert self._inlined is not None
         view, nodes = view_torch_graph(graph, self._user_inputs)
         carried = carry_scopes(*self._inlined, view, self._tree())
+        attributions = [self._prefer_exact(node, found) for node, found in zip(nodes, carried.nodes, strict=True)]
         self._noted = {
             value.unique(): found
-            for node, found in zip(nodes, carried.nodes, strict=True)
+            for node, found in zip(nodes, attributions, strict=True)
             if found is not None
             for value in node.outputs()
         }
@@ -244,13 +251,14 @@ class _Watcher:
 
     def _carry_to_finished(self, graph: torch.Graph) -> None:
         assert self._lowered is not None
-        view, _ = view_torch_graph(graph, self._user_inputs)
+        view, nodes = view_torch_graph(graph, self._user_inputs)
         carried = carry_scopes(*self._lowered, view, self._tree())
+        attributions = [self._prefer_exact(node, found) for node, found in zip(nodes, carried.nodes, strict=True)]
         initializers = {
             tensor: Folded(folded.origins, tuple(self._parameter_names.get(s, s) for s in folded.sources))
             for tensor, folded in carried.initializers.items()
         }
-        self._carried = Carried(carried.nodes, initializers)
+        self._carried = Carried(attributions, initializers)
 
     def _rename_finished(self, graph: torch.Graph) -> None:
         """Keep the finished graph under the names that go into the file."""

@@ -58,6 +58,7 @@ FUNCTIONS = """
     }
 """
 
+
 @cache
 def made(name: str) -> bytes:
     """Return one of the models made here, serialized."""

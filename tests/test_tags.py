@@ -224,7 +224,9 @@ def test_a_tag_is_read_segment_by_segment() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "Net", "/", "/Net/", "//Net", "/Net@", "/Net@0", "/Net@x", "/.x", "/Net.", "/N@1@2"])
+@pytest.mark.parametrize(
+    "text", ["", "Net", "/", "/Net/", "//Net", "/Net@", "/Net@0", "/Net@x", "/.x", "/Net.", "/N@1@2"]
+)
 def test_what_is_no_tag_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"is not a tag; a tag looks like /Model/"):
         parse_tag(text)

@@ -76,16 +76,12 @@ def _readers(view: View, owners: Sequence[int | None]) -> list[list[int | None]]
 
 
 def _feeders(view: View) -> list[list[int | None]]:
-    """For each node those that feed it; None, for what is around its graph, where it reads a body's input."""
+    """For each node those that feed it; None, for what is around its graph, where it reads an input of a graph."""
+    given = {tensor for graph in view.graphs for tensor in graph.inputs} - set(view.constants)
     feeders: list[list[int | None]] = []
-    for index, node in enumerate(view.nodes):
-        found: list[int | None] = []
-        for tensor in view.reads(index):
-            producer = view.producers[tensor]
-            if producer is not None:
-                found.append(producer)
-            elif tensor in view.graphs[node.graph].inputs:
-                found.append(None)
+    for index in range(len(view.nodes)):
+        read = view.reads(index)
+        found = [view.producers[tensor] for tensor in read if view.producers[tensor] is not None or tensor in given]
         feeders.append(found)
     return feeders
 

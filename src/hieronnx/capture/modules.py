@@ -43,7 +43,7 @@ def _describe(path: str, module: nn.Module) -> Module:
 def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     try:
         signature = inspect.signature(module.forward)
-    except (TypeError, ValueError):  # a forward written in C, or scripted: it has no signature to read
+    except (TypeError, ValueError, AttributeError):  # written in C, traced, or a scripted list, which has no forward
         return (), {}
     defaults = {
         name: parameter.default if _is_json(parameter.default) else _describe_object(parameter.default)

@@ -1,0 +1,248 @@
+"""The rules for nodes without a scope: each one, and that none ever gives a node to a sibling of its call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hieronnx.attribute.fill import fill_gaps
+from hieronnx.carry import Attribution, CallTree
+from hieronnx.graph import View, ViewGraph, ViewNode, load_model, view_model
+from hieronnx.hierarchy import ROOT, CallId
+from onnxdata import BODIES
+
+A, B, A_X, A_Y, B_X = (CallId(path, 0) for path in ("a", "b", "a.x", "a.y", "b.x"))
+TREE = CallTree({ROOT: None, A: ROOT, B: ROOT, A_X: A, A_Y: A, B_X: B})
+
+
+def fill(text: str, scopes: Mapping[str, CallId | None]) -> dict[str, Attribution]:
+    """Fill the gaps of a model written in onnx's text form; scopes and results are by first output."""
+    header = '<ir_version: 10, opset_import: ["" : 21]>'
+    view = view_model(load_model(onnx.parser.parse_model(text if "<ir" in text else f"{header} {text}")))
+    outputs = [view.node_key(index)[1] for index in range(len(view.nodes))]
+    known = [None if (scope := scopes[output]) is None else captured(scope) for output in outputs]
+    return dict(zip(outputs, fill_gaps(view, known, TREE), strict=True))
+
+
+def captured(scope: CallId) -> Attribution:
+    return Attribution(scope, (scope,), "captured")
+
+
+def outcome(attribution: Attribution) -> tuple[CallId, str, str]:
+    assert attribution.origins == (attribution.scope,)
+    return attribution.scope, attribution.evidence, attribution.rule
+
+
+# -- rule by rule -------------------------------------------------------------------------------------------------
+
+
+def test_what_has_a_scope_keeps_it_origins_and_all() -> None:
+    known = Attribution(A, (A_X, A_Y), "carried", "some rule")
+    view = View(graphs=[ViewGraph("", "", None, (), ())])
+    for name in ("m", "n"):
+        view.add_node(ViewNode("Op", name, 0, (), (view.add_tensor(name, 0),), ()))
+    assert fill_gaps(view, [known, known], TREE) == [known, known]
+    assert fill_gaps(view, [known, None], TREE)[0] is known
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "scope"),
+    [(A_X, A_X, A_X), (A_X, A_Y, A), (A_X, B_X, ROOT), (A, A_X, A), (A_X, A, A), (ROOT, B_X, ROOT)],
+)
+def test_between_gives_the_lowest_call_above_what_comes_before_and_after(
+    before: CallId, after: CallId, scope: CallId
+) -> None:
+    text = "g (float[2] x) => (float[2] z) { p = Relu (x) m = Neg (p) z = Exp (m) }"
+    assert outcome(fill(text, {"p": before, "m": None, "z": after})["m"]) == (scope, "dataflow", "between")
+
+
+def test_between_looks_at_all_that_it_reads_and_all_that_read_it() -> None:
+    text = (
+        "g (float[2] x) => (float[2] y, float[2] z) { p = Relu (x) q = Abs (x) m = Add (p, q) y = Exp (m) z = Neg (m) }"
+    )
+    same = {"p": A_X, "q": A_X, "m": None, "y": A_X, "z": A_X}
+    assert fill(text, same)["m"].scope == A_X
+    assert fill(text, same | {"q": A_Y})["m"].scope == A
+    assert fill(text, same | {"z": A_Y})["m"].scope == A
+    assert fill(text, same | {"q": B})["m"].scope == ROOT
+
+
+def test_between_looks_through_neighbours_that_have_no_scope_either() -> None:
+    text = "g (float[2] x) => (float[2] z) { p = Relu (x) m = Neg (p) n = Abs (m) z = Exp (n) }"
+    found = fill(text, {"p": A_X, "m": None, "n": None, "z": A_Y})
+    assert outcome(found["m"]) == outcome(found["n"]) == (A, "dataflow", "between")
+
+
+def test_what_reads_the_models_inputs_comes_after_the_root_began() -> None:
+    text = "g (float[2] x) => (float[2] z) { m = Neg (x) z = Exp (m) }"
+    assert outcome(fill(text, {"m": None, "z": A_X})["m"]) == (ROOT, "dataflow", "between")
+
+
+def test_what_the_model_returns_is_read_by_the_root() -> None:
+    text = "g (float[2] x) => (float[2] m) { p = Neg (x) m = Exp (p) }"
+    assert outcome(fill(text, {"p": A_X, "m": None})["m"]) == (ROOT, "dataflow", "between")
+
+
+def test_a_constant_belongs_to_those_who_read_it() -> None:
+    text = "g (float[2] x) => (float[2] y, float[2] z) { k = Constant <value = float {1}> () y = Add (x, k) z = Mul (x, k) }"
+    assert outcome(fill(text, {"k": None, "y": A_X, "z": A_X})["k"]) == (A_X, "dataflow", "consumers")
+    assert outcome(fill(text, {"k": None, "y": A_X, "z": A_Y})["k"]) == (A, "dataflow", "consumers")
+
+
+def test_what_reads_initializers_alone_belongs_to_those_who_read_it() -> None:
+    text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { i = Identity (w) y = Add (x, i) }"
+    assert outcome(fill(text, {"i": None, "y": B_X})["i"]) == (B_X, "dataflow", "consumers")
+
+
+def test_what_nobody_reads_is_honestly_at_the_root() -> None:
+    text = "g (float[2] x) => (float[2] y) { y = Neg (x) lone = Exp (y) }"
+    assert outcome(fill(text, {"y": A_X, "lone": None})["lone"]) == (ROOT, "root", "root")
+
+
+def test_a_body_is_inside_the_call_of_the_node_that_has_it() -> None:
+    scopes: dict[str, CallId | None] = dict.fromkeys(["a", "t1", "t", "p", "q", "e", "y", "co", "so", "z"], ROOT)
+    found = fill(BODIES, scopes | {"a": A, "y": A, "z": A, "so": None, "co": None, "e": None, "t1": A_X, "p": None})
+    # The body's inputs are made by the Loop, its outputs are read by the Loop.
+    assert outcome(found["so"]) == outcome(found["co"]) == (A, "dataflow", "between")
+    assert outcome(found["e"]) == (A, "dataflow", "between")
+
+
+def test_a_body_within_a_body_without_scopes_is_inside_the_nearest_node_around_that_has_one() -> None:
+    scopes: dict[str, CallId | None] = dict.fromkeys(["a", "e", "co", "so", "z"], A_X)
+    found = fill(BODIES, scopes | {"y": A_X, "t1": A_X, "t": None, "p": None, "q": None})
+    assert outcome(found["p"]) == (A_X, "dataflow", "between")
+    assert outcome(found["t"]) == (A_X, "dataflow", "between")
+    assert outcome(found["q"]) == (A_X, "dataflow", "between")  # also reads the model's input, which says nothing here
+
+
+def test_a_body_that_reads_the_models_input_reads_no_constant() -> None:
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] t) { m = Neg (x) t = Exp (m) },
+            else_branch = e () => (float[2] e) { e = Abs (x) }
+        >
+    }"""
+    found = fill(text, {"m": None, "y": A, "t": A_X, "e": A})
+    assert outcome(found["m"]) == (A, "dataflow", "between")  # Exp's own call may have begun after it
+
+
+def test_an_initializer_that_is_an_input_too_is_a_constant() -> None:
+    view = View(graphs=[ViewGraph("", "", None, (0,), (2,))])
+    weight, copy, result = (view.add_tensor(name, 0) for name in ("weight", "copy", "result"))
+    view.constants[weight] = "named", "weight"
+    view.add_node(ViewNode("Identity", "i", 0, (weight,), (copy,), ()))
+    view.add_node(ViewNode("Relu", "r", 0, (copy,), (result,), ()))
+    assert outcome(fill_gaps(view, [None, captured(A_X)], TREE)[0]) == (A_X, "dataflow", "consumers")
+
+
+def test_a_tensor_that_a_body_captures_is_read_there() -> None:
+    text = """g (float[2] x, bool c) => (float[2] y) {
+        p = Relu (x)
+        m = Neg (p)
+        y = If (c) <
+            then_branch = t () => (float[2] t) { t = Exp (m) },
+            else_branch = e () => (float[2] e) { e = Abs (m) }
+        >
+    }"""
+    found = fill(text, {"p": A_X, "m": None, "y": A, "t": A_X, "e": A_X})
+    assert outcome(found["m"]) == (A_X, "dataflow", "between")
+
+
+# -- the promise of `between` -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """A made-up run: calls that contain each other, and nodes in the order of execution, each in its call."""
+
+    tree: CallTree
+    parents: Mapping[CallId, CallId | None]
+    view: View
+    scopes: Sequence[CallId]
+    """The true ones."""
+
+    def is_at_or_above(self, call: CallId, scope: CallId) -> bool:
+        current: CallId | None = scope
+        while current is not None and current != call:
+            current = self.parents[current]
+        return current == call
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> Run:
+    """Draw a run: enter a call, leave it, or do a node that reads what was made before, inputs or constants."""
+    parents: dict[CallId, CallId | None] = {ROOT: None}
+    stack, scopes, view = [ROOT], [], View()
+    inputs = [view.add_tensor(f"input_{n}", 0) for n in range(draw(st.integers(0, 2)))]
+    constants = [view.add_tensor(f"constant_{n}", 0) for n in range(2)]
+    view.constants.update((tensor, ("named", tensor)) for tensor in constants)
+    view.graphs.append(ViewGraph("", "", None, tuple(inputs), ()))
+    made: list[int] = []
+    for step in draw(st.lists(st.sampled_from(["enter", "leave", "node", "node"]), min_size=1, max_size=30)):
+        if step == "enter":
+            call = CallId(f"m{draw(st.integers(0, 2))}", len(parents))
+            parents[call] = stack[-1]
+            stack.append(call)
+        elif step == "leave":
+            del stack[max(1, len(stack) - 1) :]
+        else:
+            readable = made[-4:] + made[:1] + inputs + constants
+            reads = draw(st.lists(st.sampled_from(readable), max_size=3))
+            output = view.add_tensor(f"t{len(view.nodes)}", 0)
+            view.add_node(ViewNode("Op", f"n{len(view.nodes)}", 0, tuple(reads), (output,), ()))
+            made.append(output)
+            scopes.append(stack[-1])
+    if made:
+        returned = draw(st.lists(st.sampled_from(made), max_size=2, unique=True))
+        view.graphs[0] = ViewGraph("", "", None, tuple(inputs), tuple(returned))
+    return Run(CallTree(parents), parents, view, scopes)
+
+
+@given(runs(), st.data())
+def test_between_is_the_true_call_or_one_above_it_never_a_siblings(run: Run, data: st.DataObject) -> None:
+    dropped = data.draw(st.lists(st.booleans(), min_size=len(run.scopes), max_size=len(run.scopes)))
+    known = [None if drop else captured(scope) for drop, scope in zip(dropped, run.scopes, strict=True)]
+    for index, found in enumerate(fill_gaps(run.view, known, run.tree)):
+        if found.rule == "between":
+            assert run.is_at_or_above(found.scope, run.scopes[index])
+
+
+@given(runs(), st.data())
+def test_every_gap_is_filled_by_one_rule_and_nothing_else_is_touched(run: Run, data: st.DataObject) -> None:
+    dropped = data.draw(st.lists(st.booleans(), min_size=len(run.scopes), max_size=len(run.scopes)))
+    known = [None if drop else captured(scope) for drop, scope in zip(dropped, run.scopes, strict=True)]
+    filled = fill_gaps(run.view, known, run.tree)
+    assert len(filled) == len(known)
+    for before, after in zip(known, filled, strict=True):
+        if before is not None:
+            assert after is before
+        else:
+            evidence = {"between": "dataflow", "consumers": "dataflow", "root": "root"}
+            assert after.evidence == evidence[after.rule]
+            assert after.scope == ROOT or after.rule != "root"
+
+
+@given(runs(), st.data())
+def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.DataObject) -> None:
+    """A node that feeds nothing in the end is `root`; one made of constants alone is `consumers`; others `between`."""
+    view = run.view
+    gaps = [data.draw(st.booleans()) for _ in run.scopes]
+    known = [None if gap else captured(scope) for gap, scope in zip(gaps, run.scopes, strict=True)]
+    consumers = view.consumers()
+    useful = [False] * len(view.nodes)
+    fed = [False] * len(view.nodes)
+    for index in reversed(range(len(view.nodes))):
+        output = view.nodes[index].outputs[0]
+        useful[index] = output in view.graphs[0].outputs or any(not gaps[n] or useful[n] for n in consumers[output])
+    for index, node in enumerate(view.nodes):
+        makers = [view.producers[t] for t in node.inputs if t not in view.constants]
+        fed[index] = any(maker is None or not gaps[maker] or fed[maker] for maker in makers)
+    for index, found in enumerate(fill_gaps(view, known, run.tree)):
+        if gaps[index]:
+            expected = "root" if not useful[index] else "between" if fed[index] else "consumers"
+            assert found.rule == expected

@@ -45,7 +45,7 @@ def _render(sections: Sequence[Section], repeats: int) -> str:
     parts = [
         "# Benchmarks",
         f"Written by `make bench` on {today}. Every figure is the median of {repeats} runs, each in a process of its "
-        "own, the sides of a comparison in turn; imports, building the model and a warm-up are not counted. "
+        "own on one thread, the sides of a comparison in turn; imports, building the model and a warm-up do not count. "
         "Compare the ratios: the times themselves depend on the machine.",
         _render_table(("cores", *(name for name, _ in versions)), [(str(_cores()), *(v for _, v in versions))]),
     ]

@@ -89,7 +89,11 @@ def test_what_the_model_returns_is_read_by_the_root() -> None:
 
 
 def test_a_constant_belongs_to_those_who_read_it() -> None:
-    text = "g (float[2] x) => (float[2] y, float[2] z) { k = Constant <value = float {1}> () y = Add (x, k) z = Mul (x, k) }"
+    text = """g (float[2] x) => (float[2] y, float[2] z) {
+        k = Constant <value = float {1}> ()
+        y = Add (x, k)
+        z = Mul (x, k)
+    }"""
     assert outcome(fill(text, {"k": None, "y": A_X, "z": A_X})["k"]) == (A_X, "dataflow", "consumers")
     assert outcome(fill(text, {"k": None, "y": A_X, "z": A_Y})["k"]) == (A, "dataflow", "consumers")
 
@@ -173,34 +177,93 @@ class Run:
         return current == call
 
 
+@dataclass
+class OpenBody:
+    """A body that is being run: its graph, where its call began, and the tensors that can be read in it."""
+
+    graph: int
+    depth: int
+    inputs: list[int]
+    made: list[int]
+    first_node: int
+    known: int
+    """How many tensors there were before it."""
+
+
+class Simulator:
+    """Runs made-up calls, nodes and bodies, and writes down the view that an export would have."""
+
+    def __init__(self, draw: st.DrawFn) -> None:
+        self._draw = draw
+        self.parents: dict[CallId, CallId | None] = {ROOT: None}
+        self.scopes: list[CallId] = []
+        self.view = View()
+        self._stack = [ROOT]
+        self._constants = [self.view.add_tensor(f"constant_{n}", 0) for n in range(2)]
+        self.view.constants.update((tensor, ("named", tensor)) for tensor in self._constants)
+        self._open: list[OpenBody] = []
+        self.enter_graph()
+
+    def enter_graph(self) -> None:
+        """Begin the main graph, or a body: inside the call that is running."""
+        number = len(self.view.graphs)
+        known = len(self.view.names)
+        inputs = [self.view.add_tensor(f"input_{number}_{n}", number) for n in range(self._draw(st.integers(0, 2)))]
+        self.view.graphs.append(ViewGraph(str(number), "body", None, tuple(inputs), ()))
+        self._open.append(OpenBody(number, len(self._stack), inputs, [], len(self.view.nodes), known))
+
+    def leave_graph(self) -> None:
+        """End a body, and with it every call that began in it; its node reads all that it captured."""
+        body = self._open.pop()
+        del self._stack[body.depth :]
+        returned = self._draw(st.lists(st.sampled_from(body.made), max_size=2, unique=True)) if body.made else []
+        owner = len(self.view.nodes) if self._open else None
+        self.view.graphs[body.graph] = ViewGraph(str(body.graph), "body", owner, tuple(body.inputs), tuple(returned))
+        if self._open:
+            inner = self.view.nodes[body.first_node :]
+            self.add_node(body.graph, tuple(dict.fromkeys(t for n in inner for t in n.inputs if t < body.known)))
+
+    def enter_call(self) -> None:
+        call = CallId(f"m{self._draw(st.integers(0, 2))}", len(self.parents))
+        self.parents[call] = self._stack[-1]
+        self._stack.append(call)
+
+    def leave_call(self) -> None:
+        if len(self._stack) > self._open[-1].depth:
+            self._stack.pop()
+
+    def add_node(self, body: int | None = None, captures: tuple[int, ...] = ()) -> None:
+        """Do a node that reads what was made before, here or in the graphs around, inputs or constants."""
+        readable = [*self._constants, *(t for level in self._open for t in (*level.inputs, *level.made[-3:]))]
+        reads = self._draw(st.lists(st.sampled_from(readable), max_size=3))
+        graph = self._open[-1].graph
+        output = self.view.add_tensor(f"t{len(self.view.nodes)}", graph)
+        bodies = () if body is None else (body,)
+        name = f"n{len(self.view.nodes)}"
+        self.view.add_node(ViewNode("Op", name, graph, tuple(reads), (output,), (), bodies, captures))
+        self._open[-1].made.append(output)
+        self.scopes.append(self._stack[-1])
+
+    def run(self) -> Run:
+        steps = ["enter call", "leave call", "node", "node", "node", "enter body", "leave body"]
+        for step in self._draw(st.lists(st.sampled_from(steps), min_size=1, max_size=30)):
+            if step == "node":
+                self.add_node()
+            elif step.endswith("call"):
+                self.enter_call() if step.startswith("enter") else self.leave_call()
+            elif step == "enter body":
+                self.enter_graph()
+            elif len(self._open) > 1:
+                self.leave_graph()
+        while self._open:
+            self.leave_graph()
+        return Run(CallTree(self.parents), self.parents, self.view, self.scopes)
+
+
 @st.composite
 def runs(draw: st.DrawFn) -> Run:
-    """Draw a run: enter a call, leave it, or do a node that reads what was made before, inputs or constants."""
-    parents: dict[CallId, CallId | None] = {ROOT: None}
-    stack, scopes, view = [ROOT], [], View()
-    inputs = [view.add_tensor(f"input_{n}", 0) for n in range(draw(st.integers(0, 2)))]
-    constants = [view.add_tensor(f"constant_{n}", 0) for n in range(2)]
-    view.constants.update((tensor, ("named", tensor)) for tensor in constants)
-    view.graphs.append(ViewGraph("", "", None, tuple(inputs), ()))
-    made: list[int] = []
-    for step in draw(st.lists(st.sampled_from(["enter", "leave", "node", "node"]), min_size=1, max_size=30)):
-        if step == "enter":
-            call = CallId(f"m{draw(st.integers(0, 2))}", len(parents))
-            parents[call] = stack[-1]
-            stack.append(call)
-        elif step == "leave":
-            del stack[max(1, len(stack) - 1) :]
-        else:
-            readable = made[-4:] + made[:1] + inputs + constants
-            reads = draw(st.lists(st.sampled_from(readable), max_size=3))
-            output = view.add_tensor(f"t{len(view.nodes)}", 0)
-            view.add_node(ViewNode("Op", f"n{len(view.nodes)}", 0, tuple(reads), (output,), ()))
-            made.append(output)
-            scopes.append(stack[-1])
-    if made:
-        returned = draw(st.lists(st.sampled_from(made), max_size=2, unique=True))
-        view.graphs[0] = ViewGraph("", "", None, tuple(inputs), tuple(returned))
-    return Run(CallTree(parents), parents, view, scopes)
+    """Draw a run: enter a call or leave it, begin a body or end it, or do a node."""
+    return Simulator(draw).run()
 
 
 @given(runs(), st.data())
@@ -234,14 +297,17 @@ def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.Da
     gaps = [data.draw(st.booleans()) for _ in run.scopes]
     known = [None if gap else captured(scope) for gap, scope in zip(gaps, run.scopes, strict=True)]
     consumers = view.consumers()
+    given_tensors = {tensor for graph in view.graphs for tensor in graph.inputs}
     useful = [False] * len(view.nodes)
     fed = [False] * len(view.nodes)
     for index in reversed(range(len(view.nodes))):
         output = view.nodes[index].outputs[0]
-        useful[index] = output in view.graphs[0].outputs or any(not gaps[n] or useful[n] for n in consumers[output])
-    for index, node in enumerate(view.nodes):
-        makers = [view.producers[t] for t in node.inputs if t not in view.constants]
-        fed[index] = any(maker is None or not gaps[maker] or fed[maker] for maker in makers)
+        returned = output in view.graphs[view.nodes[index].graph].outputs
+        useful[index] = returned or any(not gaps[n] or useful[n] for n in consumers[output])
+    for index in range(len(view.nodes)):
+        makers = [view.producers[tensor] for tensor in view.reads(index)]
+        given_some = any(tensor in given_tensors for tensor in view.reads(index))
+        fed[index] = given_some or any(maker is not None and (not gaps[maker] or fed[maker]) for maker in makers)
     for index, found in enumerate(fill_gaps(view, known, run.tree)):
         if gaps[index]:
             expected = "root" if not useful[index] else "between" if fed[index] else "consumers"

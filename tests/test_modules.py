@@ -226,7 +226,7 @@ def test_other_defaults_are_written_by_their_repr(value: Any, written: str) -> N
 def test_no_address_of_an_object_is_written(make: Any) -> None:
     written = defaults_of(x=make())["x"]
     assert "0x" not in written
-    assert written.startswith("<") or written.startswith("functools.partial(<function activation>")
+    assert written.startswith(("<", "functools.partial(<function activation>"))
 
 
 @given(

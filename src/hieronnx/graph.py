@@ -243,7 +243,7 @@ class _ViewBuilder:
         bodies = tuple(
             self.add_graph(body, body_key(key, first_output(node), label), label, None) for label, body in _bodies(node)
         )
-        captures = self._captures(bodies, start, known)
+        captures = self._captures(bodies, start, known) if bodies else ()
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         made = ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
         index = view.add_node(made)

@@ -190,19 +190,21 @@ def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
 
 def describe_file(path: Path, class_name: str, exporter: str) -> dict[str, Any]:
     """Describe a model file for its sidecar: class, file, opset, inputs and outputs with shapes, dynamic axes."""
-    model = ir.serde.deserialize_model(read_skeleton(path))
-    graph = model.graph
+    model = read_skeleton(path)
+    values: dict[str, ir.Value] = {}  # one for a name: an input may be an output as well
+    for info in (*model.graph.input, *model.graph.output):
+        values[info.name] = ir.serde.deserialize_value_info_proto(info, values.get(info.name))
+    inputs = [values[info.name] for info in model.graph.input]
+    outputs = [values[info.name] for info in model.graph.output]
     return {
         "class": class_name,
         "file": path.name,
         "exporter": exporter,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
-        "opset": dict(model.opset_imports),
-        "inputs": {value.name: _describe_value(value) for value in graph.inputs},
-        "outputs": {value.name: _describe_value(value) for value in graph.outputs},
-        "dynamic_axes": {
-            value.name: axes for value in (*graph.inputs, *graph.outputs) if (axes := _dynamic_axes(value))
-        },
+        "opset": {opset.domain: opset.version for opset in model.opset_import},
+        "inputs": {value.name: _describe_value(value) for value in inputs},
+        "outputs": {value.name: _describe_value(value) for value in outputs},
+        "dynamic_axes": {value.name: axes for value in (*inputs, *outputs) if (axes := _dynamic_axes(value))},
     }
 
 
@@ -469,12 +471,12 @@ def _decode_node(entry: NodeEntry) -> Node:
     )
 
 
-def _read_embedded(model: ir.Model, path: Path) -> Hierarchy | None:
+def _read_embedded(model: ir.Model, file: Path) -> Hierarchy | None:
     """Read the hierarchy from inside a model; None if there is none. A node without metadata is at the root."""
     text = model.metadata_props.get(f"{_PREFIX}calls")
     if text is None:
         return None
-    _check_version(model.metadata_props.get(f"{_PREFIX}format_version", "unknown"), path)
+    _check_version(model.metadata_props.get(f"{_PREFIX}format_version", "unknown"), file)
     rows = json.loads(text)
     ids = [CallId(row[0], row[1]) for row in rows]
     calls, modules, seen = [], {}, set[str]()

@@ -33,6 +33,8 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OURS = b"hieronnx."
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+_NOTHING = memoryview(b"")
 
 
 def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str]) -> None:
@@ -54,7 +56,7 @@ def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_m
     except (ValueError, IndexError) as error:
         raise HieronnxError(f"the bytes to annotate are not an ONNX model: {_reason(error)}") from error
     for key, value in model_metadata.items():
-        stream.writelines(_framed(_MODEL_METADATA, _entry(key, value)))
+        stream.write(_field(_MODEL_METADATA, _entry(key, value)))
 
 
 def _write_fields(stream: BinaryIO, model: memoryview, metadata: Metadata) -> None:
@@ -137,16 +139,25 @@ def _node(view: memoryview, graph: str, metadata: Metadata) -> Iterator[_Chunk]:
             present.add(_entry_key(content))
     for number, whole, content in fields:
         if number == _NODE_ATTRIBUTE:
-            yield from _framed(number, _attribute(content, graph, output, metadata))
+            yield from _attribute(whole, content, graph, output, metadata)
         elif number != _NODE_METADATA or not _is_ours(content):
             yield whole
     for key, value in metadata.get((graph, output), {}).items():
         if key.encode() not in present:
-            yield from _framed(_NODE_METADATA, _entry(key, value))
+            yield _field(_NODE_METADATA, _entry(key, value))
 
 
-def _attribute(view: memoryview, graph: str, output: str, metadata: Metadata) -> Iterator[_Chunk]:
+def _attribute(whole: memoryview, view: memoryview, graph: str, output: str, metadata: Metadata) -> Iterator[_Chunk]:
     fields = list(_fields(view))
+    if any(number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS) for number, _, _ in fields):
+        yield from _framed(_NODE_ATTRIBUTE, _bodies(fields, graph, output, metadata))
+    else:
+        yield whole
+
+
+def _bodies(
+    fields: list[tuple[int, memoryview, memoryview]], graph: str, output: str, metadata: Metadata
+) -> Iterator[_Chunk]:
     name = next((str(content, "utf-8") for number, _, content in fields if number == _ATTRIBUTE_NAME), "")
     index = 0
     for number, whole, content in fields:
@@ -166,9 +177,8 @@ def _function_key(view: memoryview) -> str:
     return f"{key}:{overload}" if overload else key
 
 
-def _entry(key: str, value: str) -> Iterator[_Chunk]:
-    yield from _framed(_ENTRY_KEY, [key.encode()])
-    yield from _framed(_ENTRY_VALUE, [value.encode()])
+def _entry(key: str, value: str) -> bytes:
+    return _field(_ENTRY_KEY, key.encode()) + _field(_ENTRY_VALUE, value.encode())
 
 
 def _entry_key(view: memoryview) -> bytes:
@@ -182,11 +192,18 @@ def _is_ours(entry: memoryview) -> bool:
 def _framed(number: int, chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
     """Yield a length-delimited field around its content."""
     held = list(chunks)
-    yield _varint(number << 3 | _BYTES) + _varint(sum(len(chunk) for chunk in held))
+    yield _varint(number << 3 | _BYTES) + _varint(sum(map(len, held)))
     yield from held
 
 
+def _field(number: int, content: bytes) -> bytes:
+    """Return a length-delimited field as one chunk, for what is short."""
+    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+
+
 def _varint(value: int) -> bytes:
+    if value <= 0x7F:
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -201,7 +218,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
     while position < end:
         start = position
         tag, position = _read_varint(view, position)
-        kind, content = tag & 7, view[0:0]
+        kind, content = tag & 7, _NOTHING
         if kind == _VARINT:
             _, position = _read_varint(view, position)
         elif kind == _BYTES:
@@ -218,6 +235,9 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = view[position]
+    if value < 0x80:  # nearly always
+        return value, position + 1
     value = shift = 0
     while True:
         byte = view[position]

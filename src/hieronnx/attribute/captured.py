@@ -23,12 +23,13 @@ def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) 
     modules = describe_modules(model)
     classes = {path: module.qualified_class for path, module in modules.items()}
     tree = CallTree({site.id: site.parent for site in captured.sites})
-    filled = fill_gaps(captured.view, captured.carried.nodes, tree)
+    parameters = parameter_names(model)
+    filled = fill_gaps(captured.view, captured.carried.nodes, tree, parameters)
     return Hierarchy(
         modules=modules,
         calls=build_calls(captured.sites, classes, policy),
         nodes=tuple(_make_node(captured.view, index, filled[index]) for index in captured.view.file_order()),
-        initializers=tuple(_make_initializers(captured, parameter_names(model))),
+        initializers=tuple(_make_initializers(captured, parameters)),
     )
 
 

@@ -2,6 +2,8 @@
 
 between     what it reads was made by one call, what it makes is read by another: it ran between the two, so
             inside the lowest call above both. That may be coarse, but is never a sibling's.
+parameter   it is a parameter under its own name, for the module that owns it: exporters write weights that are
+            equal only once, and the others as copies
 consumers   it reads constants alone and serves those who read it: the lowest call above them all
 root        nothing is known; an honest fallback that never counts as covered
 
@@ -12,7 +14,7 @@ made by the node that has the body.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
@@ -20,24 +22,44 @@ from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
 __all__ = ["fill_gaps"]
 
 
-def fill_gaps(view: View, scopes: Sequence[Attribution | None], tree: CallTree) -> list[Attribution]:
-    """Return the attributions with every gap filled by the first rule that applies."""
+def fill_gaps(
+    view: View, scopes: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()
+) -> list[Attribution]:
+    """Return the attributions with every gap filled by the first rule that applies.
+
+    Args:
+        view: The graph.
+        scopes: What is known; None for a gap.
+        tree: The calls.
+        parameters: The names of the model's parameters.
+    """
     if None not in scopes:
         return [found for found in scopes if found is not None]
     owners = [graph.owner for graph in view.graphs]
     around = [_scope_around(view, node.graph, owners, scopes) for node in view.nodes]
     after = _look(view, scopes, tree, _readers(view, owners), around, backwards=True)
     before = _look(view, scopes, tree, _feeders(view), around, backwards=False)
-    return [found or _fill(tree, before[index], after[index]) for index, found in enumerate(scopes)]
+    return [
+        found or _fill(tree, before[index], after[index], _owner(view, index, parameters))
+        for index, found in enumerate(scopes)
+    ]
 
 
-def _fill(tree: CallTree, before: CallId | None, after: CallId | None) -> Attribution:
+def _fill(tree: CallTree, before: CallId | None, after: CallId | None, owner: str | None) -> Attribution:
     if after is None:
         return Attribution(ROOT, (ROOT,), "root", "root")
+    if before is None and after.module == owner:
+        return Attribution(after, (after,), "parameter", "parameter")
     if before is None:
         return Attribution(after, (after,), "dataflow", "consumers")
     scope = tree.lowest_above((before, after))
     return Attribution(scope, (scope,), "dataflow", "between")
+
+
+def _owner(view: View, index: int, parameters: Collection[str]) -> str | None:
+    """Return the module whose parameter a node's output is, by name."""
+    _, output = view.node_key(index)
+    return output.rpartition(".")[0] if output in parameters else None
 
 
 def _look(

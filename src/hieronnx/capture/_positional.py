@@ -129,7 +129,18 @@ def _is_traceable(value: object) -> bool:
 
 
 def _make_traceable(output: Any) -> Any:
-    """Return an output as it is, or its tensors where torch.jit.trace would refuse it."""
+    """Return an output as it is, or its tensors where torch.jit.trace would refuse it.
+
+    Raises:
+        InputError: If part of the output is of a kind whose tensors nobody knows how to find.
+    """
     if _is_traceable(output):
         return output
-    return tuple(leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor))
+    leaves = tree_leaves(output)
+    unknown = next((type(leaf) for leaf in leaves if not _is_traceable(leaf)), None)
+    if unknown is not None:
+        raise InputError(
+            f"the model returns a {unknown.__module__}.{unknown.__qualname__}, whose tensors torch cannot find; "
+            "register it with torch.utils._pytree.register_pytree_node, or have the model leave it out"
+        )
+    return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))

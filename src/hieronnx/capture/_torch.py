@@ -37,6 +37,7 @@ __all__ = [
     "replace_file_writer",
     "trace_scope_names",
     "traced_kinds",
+    "without_graph_log",
 ]
 
 TORCH_ROOT_PREFIX = "_export_root"
@@ -88,16 +89,19 @@ def observe_translation(observer: Callable[[ir.Model, Any], None]) -> Iterator[N
 
 @contextmanager
 def observe_module_calls(
-    enter: Callable[[torch.nn.Module, str | None, Any], Any], leave: Callable[[Any], None]
+    enter: Callable[[torch.nn.Module, str | None, str, Any], Any], leave: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Call `enter(module, path, tracer)` and `leave(token)` around each module call that torch.export traces."""
+    """Call `enter(module, path, key, tracer)` and `leave(token)` around each module call that torch.export traces.
+
+    The key is that of the call in torch's own record, `nn_module_stack`.
+    """
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_module(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
             proxied = isinstance(module, proxy_tensor._AttrProxy)
-            path = tracer.proxy_paths.get(module) if proxied else None
+            path = tracer.proxy_paths.get(module) if proxied else tracer.submodule_paths.get(module)
             base = tracer.proxy_modules[module] if proxied else module
-            token = enter(base, _strip_root(path), tracer)
+            token = enter(base, _strip_root(path), _stack_key(tracer, path), tracer)
             try:
                 return original(tracer, module, forward, args, kwargs)
             finally:
@@ -123,6 +127,12 @@ def observe_fx_nodes(observer: Callable[[torch.fx.Node], None]) -> Iterator[None
 
     with _wrapped(proxy_tensor._ModuleStackTracer, "create_node", make):
         yield
+
+
+def _stack_key(tracer: Any, path: str | None) -> str:
+    """Return the key that torch will give the call, as it has it once the tracing is done."""
+    number = tracer.num_calls.get(path, 0)
+    return f"L__self__{_strip_root(path)}" + (f"@{number}" if number else "")
 
 
 def _strip_root(path: str | None) -> str | None:
@@ -275,6 +285,13 @@ def observe_named_graph(before: Callable[[torch.Graph], None], after: Callable[[
         return assign_names
 
     with _wrapped(torch._C, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", make):
+        yield
+
+
+@contextmanager
+def without_graph_log() -> Iterator[None]:
+    """Keep torch from printing the whole graph on standard output when it cannot export it."""
+    with _wrapped(torch._C, "_jit_onnx_log", lambda _original: lambda *_args: None):
         yield
 
 

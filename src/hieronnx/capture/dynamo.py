@@ -70,6 +70,8 @@ class _Watcher:
         self._owners: dict[nn.Module, nn.Module] = {}
         """The body around each that is part of another."""
         self._main_tracer: Any = None
+        self._stack_calls: dict[str, CallId] = {}
+        """The calls by their keys in torch's own record, which it keeps where it makes nodes anew."""
         self._raw: View | None = None
         self._scopes: list[Attribution | None] = []
         self._model = model
@@ -95,7 +97,7 @@ class _Watcher:
 
     # While torch.export traces -----------------------------------------------------------------------------
 
-    def _enter(self, module: nn.Module, path: str | None, tracer: Any) -> Any:
+    def _enter(self, module: nn.Module, path: str | None, key: str, tracer: Any) -> Any:
         if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
             self._bodies.append(module)
             if tracer is not self._main_tracer:
@@ -106,6 +108,9 @@ class _Watcher:
         call = self._recorder.enter(module, path)
         if call == ROOT:
             self._main_tracer = tracer
+            self._stack_calls.clear()
+        if call is not None and tracer is self._main_tracer:
+            self._stack_calls[key] = call
         return call
 
     def _leave(self, token: Any) -> None:
@@ -172,13 +177,32 @@ class _Watcher:
         if model.functions:
             model = model.clone()
             for _, node in walk_nodes(model):
-                call = _marked_call(node)
+                call = self._call_of(node)
                 if call is not None:
                     # The nodes of an inlined function get the metadata of the node that called it.
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         self._scopes = []
-        self._raw = view_model(model, lambda _, node: self._scopes.append(_attribute(node, final)))
+        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node, final)))
+
+    def _attribute(self, node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
+        inlined = node.metadata_props.get(_MARK)
+        marked = CallId(*json.loads(inlined)) if inlined is not None else self._call_of(node)
+        if marked is None:
+            return None
+        call = final[marked]
+        return Attribution(call, (call,), "captured")
+
+    def _call_of(self, node: ir.Node) -> CallId | None:
+        """Return the call that an ONNX node's FX node was marked with, or that torch's own record has for it."""
+        source = node.meta.get("node")
+        if source is None:
+            return None
+        marked = (source.meta.get("custom") or {}).get(_MARK)
+        if marked is not None:
+            return CallId(*marked)
+        keys = list(source.meta.get("nn_module_stack") or ())
+        return self._stack_calls.get(str(keys[-1])) if keys else None
 
     def _mark_from_stacks(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Mark the nodes from torch's own record of modules: where torch.export could only trace strictly, by Dynamo.
@@ -207,19 +231,3 @@ def _fx_graphs(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             yield module.graph
-
-
-def _attribute(node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
-    inlined = node.metadata_props.get(_MARK)
-    marked = CallId(*json.loads(inlined)) if inlined is not None else _marked_call(node)
-    if marked is None:
-        return None
-    call = final[marked]
-    return Attribution(call, (call,), "captured")
-
-
-def _marked_call(node: ir.Node) -> CallId | None:
-    """Return the call that the FX node of an ONNX node was marked with."""
-    source = node.meta.get("node")
-    marked = (source.meta.get("custom") or {}).get(_MARK) if source is not None else None
-    return None if marked is None else CallId(*marked)

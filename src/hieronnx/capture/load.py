@@ -190,6 +190,7 @@ def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | Non
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(target, **options)
+        _turn_off_cache(config)
         loader = _choose_class(transformers, config, target, auto_class)
         # Only the auto classes may fetch code, and only they take the option.
         known = {} if hasattr(loader, "config_class") else options
@@ -199,6 +200,14 @@ def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | Non
     except Exception as error:
         raise TargetError(_describe_pretrained(target, error, trust_remote_code)) from error
     return model.eval()
+
+
+def _turn_off_cache(config: Any) -> None:
+    """Let the model return no cache: nobody passes one in here, and torch cannot export one that comes from nowhere."""
+    parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", ()))
+    for part in (config, *parts):
+        if getattr(part, "use_cache", False):
+            part.use_cache = False
 
 
 def _choose_class(transformers: Any, config: Any, target: str, auto_class: str | None) -> Any:

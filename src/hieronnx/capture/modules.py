@@ -26,15 +26,16 @@ def describe_modules(model: nn.Module) -> dict[str, Module]:
 def _describe(path: str, module: nn.Module) -> Module:
     kind = type(module)
     args, defaults = _describe_forward(module)
+    parameters = dict(module.named_parameters())
     return Module(
         path=path,
         class_name=kind.__name__,
         qualified_class=f"{kind.__module__}.{kind.__qualname__}",
         forward_args=args,
         forward_defaults=defaults,
-        parameters=tuple(name for name, _ in module.named_parameters()),
+        parameters=tuple(parameters),
         direct_parameters=tuple(name for name, _ in module.named_parameters(recurse=False)),
-        parameter_count=sum(parameter.numel() for parameter in module.parameters()),
+        parameter_count=sum(parameter.numel() for parameter in parameters.values()),
         children=tuple(name for name, child in module._modules.items() if child is not None),
         depth=path.count(".") + 1 if path else 0,
     )

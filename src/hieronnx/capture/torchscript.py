@@ -53,12 +53,8 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
-        logged = torch._C._jit_is_onnx_log_enabled()
-        torch._C._jit_set_onnx_log_enabled(False)  # it prints whole graphs on standard output
-        try:
+        with _torch.without_graph_log():
             yield
-        finally:
-            torch._C._jit_set_onnx_log_enabled(logged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ class _Watcher:
         return None if call is None else Attribution(call, (call,), "captured")
 
     def _prefer_exact(self, node: torch.Node, carried: Attribution | None) -> Attribution | None:
-        """Choose between what was carried to a node and its own scope, which torch keeps on it, where that is better."""
+        """Choose between what was carried to a node and the scope that torch keeps on it, where that says more."""
         if carried is not None and carried.evidence in ("captured", "carried"):
             return carried
         return self._attribute(node) or carried

@@ -1,0 +1,38 @@
+"""The public names are what they say, in whatever order they are imported and whatever was imported before."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import hieronnx
+
+SHADOWED = pytest.mark.xfail(
+    strict=True, reason="importing the submodule hieronnx.export puts it in the function's place"
+)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import hieronnx",
+        "from hieronnx import load, HieronnxError",
+        pytest.param("from hieronnx import ExportResult", marks=SHADOWED),
+        pytest.param("import hieronnx; hieronnx.HierarchyExporter", marks=SHADOWED),
+        pytest.param("import hieronnx.export", marks=SHADOWED),
+        pytest.param("import hieronnx; hieronnx.export; import hieronnx.cli.export", marks=()),
+    ],
+)
+def test_functions_are_functions_whatever_was_imported_before(first: str) -> None:
+    code = f"{first}\nimport hieronnx\nfor name in ('export', 'load'): assert callable(getattr(hieronnx, name)), name"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there() -> None:
+    assert all(hasattr(hieronnx, name) for name in hieronnx.__all__)
+    assert set(hieronnx.__all__) <= set(dir(hieronnx))
+    with pytest.raises(AttributeError, match="module 'hieronnx' has no attribute 'nothing'"):
+        _ = hieronnx.nothing

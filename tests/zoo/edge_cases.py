@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import _calls, _containers, _control_flow, _operators
+from . import _calls, _containers, _control_flow, _operators, _regions
 from ._case import DYNAMO, TORCHSCRIPT, Case, randomise, seed, seed_inputs, seed_model
 
 Inputs = Callable[[], tuple[Any, ...]]
@@ -159,4 +159,12 @@ CONTROL_FLOW = (
     ),
 )
 
-EDGE_CASES: tuple[Case, ...] = (*CALLS, *CONTAINERS, *OPERATORS, *CONTROL_FLOW)
+REGIONS = (
+    edge(_regions.NoGradRegion, rows),
+    edge(_regions.AutocastRegion, rows),
+    edge(_regions.Checkpointed, rows),
+    edge(_regions.CustomFunction, rows),
+    edge(_regions.VectorizedMap, rows),
+)
+
+EDGE_CASES: tuple[Case, ...] = (*CALLS, *CONTAINERS, *OPERATORS, *CONTROL_FLOW, *REGIONS)

@@ -123,34 +123,32 @@ class _Watcher:
 
     def _mark(self, node: torch.fx.Node) -> None:
         """Write the running call into an FX node, unless the node was made from one that has it."""
-        custom = node.meta.get("custom") or {}
-        if _MARK in custom or node.op in ("placeholder", "output"):
+        if node.op in ("placeholder", "output"):
             return
+        custom = node.meta.get("custom") or {}
+        # torch traces a body anew, more than once, from the code that it generated for it, and gives its nodes what is
+        # known of the operator that has the body; the line that is being run leads to the node that they come from.
+        source = _torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
+        marked = None if source is None else (source.meta.get("custom") or {}).get(_MARK)
+        if marked is None and _MARK in custom:
+            return
+        if marked is None:
+            marked = self._running_call(node, source)
+        if marked is not None:
+            node.meta["custom"] = {**custom, _MARK: tuple(marked)}
+
+    def _running_call(self, node: torch.fx.Node, source: torch.fx.Node | None) -> CallId | None:
+        """Return the call that is running; inside a body that Dynamo traced, the one that Dynamo recorded there."""
         call = self._recorder.current
-        if call is not None and self._branches:
-            call = self._call_in_body(node) or call
-        if call is not None:
-            node.meta["custom"] = {**custom, _MARK: tuple(call)}
-
-    def _call_in_body(self, node: torch.fx.Node) -> CallId | None:
-        """Return the call of a node in a control-flow body.
-
-        Dynamo traced the body into a module of its own, whose nodes have the ids of the modules that ran; torch
-        then traces that module anew, more than once, from its generated code.
-        """
-        stack = node.meta.get("nn_module_stack")
-        source = None if stack else _torch.generated_source_node(sys._getframe(), self._bodies)
-        if source is not None:
-            marked = (source.meta.get("custom") or {}).get(_MARK)
-            if marked is not None:
-                return CallId(*marked)
-            stack = source.meta.get("nn_module_stack")
+        if call is None or not self._branches:
+            return call
+        stack = node.meta.get("nn_module_stack") or (source.meta.get("nn_module_stack") if source is not None else None)
         found = []
         for key, (name, _) in (stack or {}).items():
             path = self._path_of_stack_key(str(key))
             if path is not None:
                 found.append(((key, name), path))
-        return self._recorder.enter_recorded(self._branches[-1], found) if found else None
+        return self._recorder.enter_recorded(self._branches[-1], found) if found else call
 
     def _outermost(self, body: nn.Module) -> nn.Module:
         while body in self._owners:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _SIDES = ("torch.onnx.export", "hieronnx.export")
-_ROUNDS = {("demo", "dynamo"): 3, ("demo", "torchscript"): 15}
+_ROUNDS = {("demo", "dynamo"): 6, ("demo", "torchscript"): 20}
 _TEXT = (
     "`hieronnx.export` (embedded metadata and sidecar, the defaults) beside `torch.onnx.export` with the same "
     "arguments. The demo model has 0.1 million parameters and the BERT, `BertModel(BertConfig())`, 110 million; "
@@ -68,13 +68,13 @@ def prepare(side: str, exporter: str, model_name: str) -> Callable[[], None]:
 def _export_torch(model: nn.Module, inputs: dict[str, Any], path: Path, exporter: str) -> None:
     import torch
 
+    from hieronnx.capture._positional import by_position
     from hieronnx.capture.captured import ExportRequest
-    from hieronnx.capture.torchscript import by_position
 
     if exporter == "dynamo":
         torch.onnx.export(model, (), path, kwargs=inputs, dynamo=True, verbose=False)
         return
-    with by_position(ExportRequest(model, (), inputs, path)) as args:
+    with by_position(ExportRequest(model, (), inputs, path, path)) as args:
         torch.onnx.export(model, args, str(path), dynamo=False)
 
 

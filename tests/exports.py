@@ -80,7 +80,7 @@ def export_baseline(name: str, exporter: str, **options: Any) -> Path:
         if exporter == "dynamo":
             torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=True, verbose=False, **options)
         else:
-            with by_position(ExportRequest(model, args, kwargs, path)) as positional:
+            with by_position(ExportRequest(model, args, kwargs, path, path)) as positional:
                 torch.onnx.export(model, positional, str(path), dynamo=False, **options)
     return path
 

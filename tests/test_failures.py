@@ -306,7 +306,6 @@ def test_files_that_were_there_stay_as_they_were(exporter: str, tmp_path: Path) 
     expect_failure(Raises(), tmp_path / "m.onnx", exporter=exporter)
 
 
-@pytest.mark.xfail(strict=True, reason="export takes every OSError for one of writing the files")
 def test_an_os_error_of_the_model_is_not_said_to_be_one_of_the_disk(tmp_path: Path) -> None:
     message = expect_failure(ReadsFile(), tmp_path / "m.onnx", exporter="torchscript")
     assert "vocabulary.txt" in message
@@ -389,12 +388,9 @@ def fail_replacing(monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
     monkeypatch.setattr("os.replace", fail)
 
 
-NOT_UNDONE = pytest.mark.xfail(strict=True, reason="files that were already moved into place stay there")
-
-
 @pytest.mark.parametrize(
     "name",
-    ["m.onnx.data", pytest.param("m.onnx", marks=NOT_UNDONE), pytest.param("m_hierarchy.json", marks=NOT_UNDONE)],
+    ["m.onnx.data", "m.onnx", "m_hierarchy.json"],
 )
 @pytest.mark.parametrize("existing", [False, True], ids=["new", "existing"])
 def test_files_that_cannot_be_moved_into_place_leave_nothing_behind(

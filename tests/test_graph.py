@@ -17,9 +17,6 @@ from onnxdata import first_output as first_output_in_file
 from onnxdata import walk as walk_file
 
 MODELS = dict(all_models())
-KEY_READS_FILE = pytest.mark.xfail(
-    strict=True, raises=FileNotFoundError, reason="graph._content_key reads a small tensor from its external file"
-)
 
 
 def view_of(name: str) -> View:
@@ -237,7 +234,7 @@ def test_a_model_is_taken_as_a_path_a_proto_or_itself(tmp_path: Path) -> None:
         assert ir.serde.serialize_model(given) == ir.serde.serialize_model(model)
 
 
-@pytest.mark.parametrize("size", [pytest.param(2, marks=KEY_READS_FILE), 1000])
+@pytest.mark.parametrize("size", [2, 1000])
 def test_weights_in_another_file_are_left_there(size: int, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(weights_elsewhere(size), path)
@@ -268,7 +265,6 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(content: bytes, tmp_path
     assert caught.value.__cause__ is not None
 
 
-@pytest.mark.xfail(strict=True, reason="load_model takes a file without a graph for a model without nodes")
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.onnx"
     path.touch()

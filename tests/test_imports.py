@@ -30,9 +30,9 @@ MAY_IMPORT = {
     **dict.fromkeys(GRAPHS, RECORDS | GRAPHS),
     "capture": RECORDS | GRAPHS,
     "attribute": RECORDS | GRAPHS | {"capture"},
-    "export": RECORDS | GRAPHS | TORCH,
+    "_export": RECORDS | GRAPHS | TORCH,
     "report": RECORDS | GRAPHS,
-    "cli": RECORDS | GRAPHS | {"capture", "export", "report"},
+    "cli": RECORDS | GRAPHS | {"capture", "_export", "report"},
     "__main__": {"cli"},
 }
 

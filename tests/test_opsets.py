@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx
 import pytest
+
 from baseline import assert_same_as_baseline
 from exports import export_baseline, exported
 from valuecheck import check_values

@@ -35,13 +35,6 @@ EXPORTS = [
 ]
 """Repeated calls, names with odd characters, merged and folded nodes, bodies of both exporters."""
 
-NAMED_WHEN_WRITTEN = pytest.mark.xfail(
-    strict=True, reason="the TorchScript route keeps no name for nodes that torch names only as it writes them"
-)
-NAMED_EXPORTS = [
-    pytest.param(*export, marks=NAMED_WHEN_WRITTEN if export[0] == "scripted_loop" else ()) for export in EXPORTS
-]
-
 
 class Scale(nn.Module):
     def __init__(self) -> None:
@@ -238,7 +231,7 @@ def test_the_summary_counts_what_is_there(name: str, exporter: str) -> None:
     assert all(node["confidence"] == CONFIDENCE[node["evidence"]] for node in nodes)
 
 
-@pytest.mark.parametrize(("name", "exporter"), NAMED_EXPORTS)
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 def test_nodes_and_tensors_are_those_of_the_file(name: str, exporter: str) -> None:
     result = exported(name, exporter).result
     document, proto = read(result.sidecar), onnx.load(result.path, load_external_data=False)
@@ -281,7 +274,7 @@ def test_two_exports_give_the_same_bytes(exporter: str, tmp_path: Path) -> None:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "exporter"), NAMED_EXPORTS)
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 def test_sidecar_and_embedded_form_agree(name: str, exporter: str, tmp_path: Path) -> None:
     result = exported(name, exporter).result
     from_sidecar, embedded = load(result.path), load(copy_of(result, tmp_path, sidecar=False))
@@ -318,7 +311,6 @@ def test_without_embedding_the_sidecar_alone_has_it(tmp_path: Path) -> None:
         load(result.path)
 
 
-@pytest.mark.xfail(strict=True, reason="export leaves the sidecar of an older export, and load prefers it")
 def test_an_export_without_a_sidecar_is_not_read_from_that_of_an_older_one(tmp_path: Path) -> None:
     export_pair(tmp_path / "m.onnx", exporter="torchscript")
     with quiet():

@@ -11,6 +11,9 @@ from exports import export_baseline, export_ours, exported, largest_difference, 
 from valuecheck import check_values
 from zoo import CASES
 
+# Copies of an input as an output, and scripted roots, of which torch says nothing.
+NOTHING_KNOWN = {"input_as_output", "same_output_twice", "scripted_root"}
+
 EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]
 
 pytestmark = pytest.mark.parametrize(("name", "exporter"), EXPORTS, ids=["-".join(pair) for pair in EXPORTS])
@@ -41,7 +44,7 @@ def test_every_node_has_a_scope(name: str, exporter: str) -> None:
         assert set(node.origins) <= set(hierarchy.call_by_id)
         assert node.origins
         assert hierarchy.tag_of(node.scope).startswith("/")
-        assert node.evidence != "root"
+        assert node.evidence != "root" or name in NOTHING_KNOWN
 
 
 def test_values_agree_with_the_calls(name: str, exporter: str) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hieronnx._export import ExportResult, HierarchyExporter, export
     from hieronnx.errors import HieronnxError
-    from hieronnx.export import ExportResult, HierarchyExporter, export
     from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node
     from hieronnx.sidecar import load
 
@@ -29,9 +29,9 @@ __all__ = [
 
 _HOMES = {
     "HieronnxError": "errors",
-    "ExportResult": "export",
-    "HierarchyExporter": "export",
-    "export": "export",
+    "ExportResult": "_export",
+    "HierarchyExporter": "_export",
+    "export": "_export",
     "Call": "hierarchy",
     "CallId": "hierarchy",
     "Hierarchy": "hierarchy",

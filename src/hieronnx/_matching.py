@@ -17,8 +17,6 @@ _GROUP_LIMIT = 500
 _NONDETERMINISTIC = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
-# Inputs of which only the shape or the element type counts, not the values.
-_VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 
 
 class Values:
@@ -339,9 +337,7 @@ def _is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
     """Say whether a node computes the same whatever the graph's inputs are, their shapes and types aside."""
     if node.op in _NONDETERMINISTIC:
         return False
-    free = _VALUE_FREE_INPUTS.get(node.op)
-    reads = [t for position, t in enumerate(node.inputs) if position != free]
-    return all(t == NO_TENSOR or constant[t] for t in (*reads, *node.captures))
+    return all(constant[tensor] for tensor in node.reads_values)
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:

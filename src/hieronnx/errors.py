@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["ExportError", "HieronnxError", "InputError", "MissingExtraError", "TargetError"]
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["ExportError", "HieronnxError", "InputError", "MissingExtraError", "TargetError", "writing"]
 
 
 class HieronnxError(Exception):
@@ -26,3 +30,12 @@ class MissingExtraError(HieronnxError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}, which is not installed; run: pip install 'hieronnx[{extra}]'")
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what the system says of a file that cannot be written into one of our errors."""
+    try:
+        yield
+    except OSError as error:
+        raise ExportError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from error

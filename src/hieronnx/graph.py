@@ -8,7 +8,7 @@ view of a graph can outlive the graph (an optimizer works in place).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -37,6 +37,8 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 NO_TENSOR = -1
 _SMALL_TENSOR_BYTES = 1024
+# Inputs of which only the shape or the element type counts, not the values.
+_VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 
 
 class TensorType(NamedTuple):
@@ -60,6 +62,13 @@ class ViewNode:
     bodies: tuple[int, ...] = ()
     captures: tuple[int, ...] = ()
     """Tensors from outside that the bodies use."""
+
+    @property
+    def reads_values(self) -> list[int]:
+        """The tensors whose values the node reads, not their shape or type alone."""
+        free = _VALUE_FREE_INPUTS.get(self.op)
+        inputs = (t for position, t in enumerate(self.inputs) if position != free)
+        return [t for t in (*inputs, *self.captures) if t != NO_TENSOR]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +166,12 @@ def load_model(model: ModelLike) -> ir.Model:
     if not path.is_file():
         raise HieronnxError(f"no ONNX file at '{path}'")
     try:
-        return ir.load(path)
+        loaded = ir.load(path)
     except Exception as error:
         raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
+    if not loaded.graph.opset_imports:
+        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: it names no opset")
+    return loaded
 
 
 def first_output(node: ir.Node) -> str:
@@ -296,7 +308,9 @@ def _attribute_value_key(attribute: ir.Attr) -> Hashable:
 
 
 def _content_key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
-    """Key a tensor by its content where that is small; by its name where reading it would cost."""
+    """Key a tensor by its content where that is small and at hand; else by where it is, or by its name."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return "external", tensor.location, tensor.offset, tensor.length
     if tensor is None or tensor.nbytes > _SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
         return "named", name
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from hieronnx.errors import HieronnxError
 
-__all__ = ["read_skeleton", "write_annotated"]
+__all__ = ["read_node_names", "read_skeleton", "write_annotated"]
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"
@@ -27,7 +27,7 @@ _MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
 _TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})  # every field of a TensorProto that holds elements
 _FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD = 1, 10, 13
-_NODE_OUTPUT, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 5, 9
+_NODE_OUTPUT, _NODE_NAME, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 3, 5, 9
 _ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
@@ -67,6 +67,39 @@ def _write_fields(stream: BinaryIO, model: memoryview, metadata: Metadata) -> No
             stream.writelines(_framed(number, _graph(content, _function_key(content), metadata, _FUNCTION_NODE)))
         elif number != _MODEL_METADATA or not _is_ours(content):
             stream.write(whole)
+
+
+def read_node_names(model: _Chunk) -> dict[tuple[str, str], str]:
+    """Read the names of a serialized model's nodes, by their graphs' keys and their first outputs."""
+    names: dict[tuple[str, str], str] = {}
+    for number, _, content in _fields(memoryview(model)):
+        if number == _MODEL_GRAPH:
+            _read_names(content, "", _GRAPH_NODE, names)
+        elif number == _MODEL_FUNCTIONS:
+            _read_names(content, _function_key(content), _FUNCTION_NODE, names)
+    return names
+
+
+def _read_names(graph: memoryview, key: str, node_field: int, names: dict[tuple[str, str], str]) -> None:
+    for number, _, node in _fields(graph):
+        if number != node_field:
+            continue
+        fields = [(field, content) for field, _, content in _fields(node)]
+        output = next((str(c, "utf-8") for field, c in fields if field == _NODE_OUTPUT and len(c)), "")
+        names[key, output] = next((str(c, "utf-8") for field, c in fields if field == _NODE_NAME), "")
+        for field, attribute in fields:
+            if field == _NODE_ATTRIBUTE:
+                for body, label in _attribute_bodies(attribute):
+                    _read_names(body, f"{key}/{output}.{label}" if key else f"{output}.{label}", _GRAPH_NODE, names)
+
+
+def _attribute_bodies(attribute: memoryview) -> Iterator[tuple[memoryview, str]]:
+    """Yield the graphs of an attribute with their labels: the attribute's name, and its index in a list."""
+    fields = [(field, content) for field, _, content in _fields(attribute)]
+    name = next((str(content, "utf-8") for field, content in fields if field == _ATTRIBUTE_NAME), "")
+    yield from ((content, name) for field, content in fields if field == _ATTRIBUTE_GRAPH)
+    listed = (content for field, content in fields if field == _ATTRIBUTE_GRAPHS)
+    yield from ((content, f"{name}.{index}") for index, content in enumerate(listed))
 
 
 def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ between     what it reads was made by one call, what it makes is read by another
             inside the lowest call above both. That may be coarse, but is never a sibling's.
 parameter   it is a parameter under its own name, for the module that owns it: exporters write weights that are
             equal only once, and the others as copies
-consumers   it reads constants alone and serves those who read it: the lowest call above them all
+consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all
 root        nothing is known; an honest fallback that never counts as covered
 
 A graph's output is read by whoever returns it: the root, or the node that has the body. A body's inputs are
@@ -53,6 +53,8 @@ def _fill(tree: CallTree, before: CallId | None, after: CallId | None, owner: st
     if before is None:
         return Attribution(after, (after,), "dataflow", "consumers")
     scope = tree.lowest_above((before, after))
+    if scope == ROOT:  # that it ran somewhere in the model is no news
+        return Attribution(ROOT, (ROOT,), "root", "root")
     return Attribution(scope, (scope,), "dataflow", "between")
 
 
@@ -101,8 +103,8 @@ def _feeders(view: View) -> list[list[int | None]]:
     """For each node those that feed it; None, for what is around its graph, where it reads an input of a graph."""
     given = {tensor for graph in view.graphs for tensor in graph.inputs} - set(view.constants)
     feeders: list[list[int | None]] = []
-    for index in range(len(view.nodes)):
-        read = view.reads(index)
+    for node in view.nodes:
+        read = node.reads_values
         found = [view.producers[tensor] for tensor in read if view.producers[tensor] is not None or tensor in given]
         feeders.append(found)
     return feeders

@@ -60,7 +60,9 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
     graph, and a `forward` that takes its defaults from elsewhere gets them twice. The model's `forward` is as it
     was afterwards.
     """
-    if not request.kwargs and all(map(_is_traceable, request.args)):
+    parameters = inspect.signature(request.model.forward).parameters.values()
+    keywords = request.kwargs or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+    if not keywords and all(map(_is_traceable, request.args)):
         yield request.args
         return
     model = request.model

@@ -291,8 +291,12 @@ def observe_named_graph(before: Callable[[torch.Graph], None], after: Callable[[
 @contextmanager
 def without_graph_log() -> Iterator[None]:
     """Keep torch from printing the whole graph on standard output when it cannot export it."""
-    with _wrapped(torch._C, "_jit_onnx_log", lambda _original: lambda *_args: None):
-        yield
+    enabled = torch._C._jit_is_onnx_log_enabled()
+    try:
+        with _wrapped(torch._C, "_jit_onnx_log", lambda _original: lambda *_args: None):
+            yield
+    finally:
+        torch._C._jit_set_onnx_log_enabled(enabled)  # torch forgets to
 
 
 @contextmanager

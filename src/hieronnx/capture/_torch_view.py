@@ -69,9 +69,7 @@ class _TorchViewBuilder:
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
         op = node.kind().removeprefix("onnx::")
         attributes = () if bodies else _attribute_key(node)
-        index = view.add_node(
-            ViewNode(op, _onnx_name(node), graph, inputs, outputs, attributes, bodies, tuple(captures))
-        )
+        index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
         for body in bodies:
             old = view.graphs[body]
             view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
@@ -87,10 +85,6 @@ class _TorchViewBuilder:
         if unique not in self._numbers:
             self._numbers[unique] = self.view.add_tensor(self._name(value), graph)
         return self._numbers[unique]
-
-
-def _onnx_name(node: torch.Node) -> str:
-    return str(node.s("onnx_name")) if node.hasAttribute("onnx_name") else ""
 
 
 def _body_labels(node: torch.Node) -> list[str]:

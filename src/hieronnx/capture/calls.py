@@ -114,7 +114,11 @@ class CallRecorder:
             first = same.setdefault((outermost(region), key), site.id)
             final[site.id] = first
             self._times[first] = max(self._times[first], self._times[site.id])
-        kept = sorted((s for s in self.sites if final[s.id] == s.id), key=lambda site: self._times[site.id])
+        order: dict[CallId, tuple[int, ...]] = {}
+        for site in self.sites:  # a call comes after its caller, whichever was seen last
+            above = () if site.parent is None else order[final[site.parent]]
+            order.setdefault(final[site.id], (*above, self._times[final[site.id]]))
+        kept = sorted((s for s in self.sites if final[s.id] == s.id), key=lambda site: order[site.id])
         counts: dict[str, int] = defaultdict(int)
         numbered: dict[CallId, CallId] = {}
         for site in kept:

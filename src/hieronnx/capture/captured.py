@@ -46,6 +46,8 @@ class ExportRequest:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     output: Path
+    """Where the route writes; the files are moved from there to the destination."""
+    destination: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `torch.onnx.export`."""
     strip_torch_metadata: bool = False

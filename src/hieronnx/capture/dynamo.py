@@ -22,6 +22,7 @@ from hieronnx.capture import _torch
 from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.carry import carry_scopes
+from hieronnx.errors import writing
 from hieronnx.graph import View, first_output, view_model, walk_nodes
 from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
 
@@ -50,7 +51,8 @@ def export_dynamo(request: ExportRequest, annotate: Annotate) -> None:
             _strip_torch_metadata(node)
         for key, value in embedding.nodes.get((graph, first_output(node)), {}).items():
             node.metadata_props.setdefault(key, value)
-    program.save(request.output, **saving)
+    with writing(request.destination):
+        program.save(request.output, **saving)
 
 
 def _strip_torch_metadata(node: ir.Node) -> None:

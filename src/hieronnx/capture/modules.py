@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from hieronnx.hierarchy import Module
@@ -25,12 +26,16 @@ def describe_modules(model: nn.Module) -> dict[str, Module]:
 
 def _describe(path: str, module: nn.Module) -> Module:
     kind = type(module)
+    # All scripted modules are of one class; what was scripted is what people know.
+    name = (
+        getattr(module, "original_name", kind.__name__) if isinstance(module, torch.jit.ScriptModule) else kind.__name__
+    )
     args, defaults = _describe_forward(module)
     parameters = dict(module.named_parameters())
     return Module(
         path=path,
-        class_name=kind.__name__,
-        qualified_class=f"{kind.__module__}.{kind.__qualname__}",
+        class_name=name,
+        qualified_class=f"{kind.__module__}.{kind.__qualname__.removesuffix(kind.__name__)}{name}",
         forward_args=args,
         forward_defaults=defaults,
         parameters=tuple(parameters),

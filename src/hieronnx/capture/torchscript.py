@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,9 +24,10 @@ from hieronnx.capture._torch_view import view_torch_graph
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.carry import Carried, Folded, carry_scopes
+from hieronnx.errors import writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
-from hieronnx.wire import write_annotated
+from hieronnx.wire import read_node_names, write_annotated
 
 __all__ = ["export_torchscript"]
 
@@ -38,8 +39,8 @@ def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
     watcher = _Watcher(request.model)
 
     def write(model_bytes: bytes, file: Any) -> None:
-        embedding = annotate(watcher.captured())
-        with open(file, "wb") as stream:
+        embedding = annotate(watcher.captured(read_node_names(model_bytes)))
+        with writing(request.destination), open(file, "wb") as stream:
             write_annotated(stream, model_bytes, embedding.nodes, embedding.model)
 
     options = torchscript_options(request)
@@ -102,11 +103,14 @@ class _Watcher:
         ):
             yield
 
-    def captured(self) -> Captured:
-        """Return what was seen, once the graph is finished."""
+    def captured(self, names: Mapping[tuple[str, str], str]) -> Captured:
+        """Return what was seen, once the graph is finished; some nodes get their names only in the file."""
         assert self._finished is not None
         assert self._carried is not None
         self._recorder.check_complete()
+        self._finished.nodes = [
+            replace(node, name=names[self._finished.node_key(index)]) for index, node in enumerate(self._finished.nodes)
+        ]
         return Captured(tuple(self._recorder.sites), self._finished, self._carried)
 
     # While torch.jit traces --------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hieronnx.export import ExportResult
+    from hieronnx._export import ExportResult
     from hieronnx.report.summary import WrittenFile
 
 __all__ = ["list_files"]

@@ -12,7 +12,7 @@ from hieronnx.cli._console import print_text, use_colour, working
 from hieronnx.cli._files import list_files
 
 if TYPE_CHECKING:
-    from hieronnx.export import ExportResult
+    from hieronnx._export import ExportResult
 
 __all__ = ["demo_command"]
 
@@ -44,10 +44,10 @@ def demo_command(debug: bool, output: Path) -> None:
 
 
 def _export_demo(folder: Path, debug: bool) -> ExportResult:
+    from hieronnx._export import export
     from hieronnx.capture.inputs import make_inputs
     from hieronnx.capture.load import load_model
     from hieronnx.errors import ExportError
-    from hieronnx.export import export
 
     with working(debug=debug) as report:
         report("building the demo model")

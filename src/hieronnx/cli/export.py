@@ -14,8 +14,8 @@ from hieronnx.cli._console import print_json, print_text, use_colour, working
 from hieronnx.cli._files import list_files
 
 if TYPE_CHECKING:
+    from hieronnx._export import ExportResult
     from hieronnx.capture.inputs import InputSpec
-    from hieronnx.export import ExportResult
 
 __all__ = ["export_command"]
 
@@ -167,9 +167,9 @@ def _run(
     target: str, output: Path, request: _Request, trust_remote_code: bool, report: Callable[[str], None]
 ) -> ExportResult:
     """Load the model, make its inputs and export it."""
+    from hieronnx._export import export
     from hieronnx.capture.inputs import make_inputs, to_dynamic_shapes
     from hieronnx.capture.load import load_model
-    from hieronnx.export import export
 
     report(f"loading {target}")
     model = load_model(target, trust_remote_code=trust_remote_code)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError
+from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Hierarchy
 from hieronnx.sidecar import describe_file, encode_sidecar, load, sidecar_path
@@ -21,6 +21,8 @@ from hieronnx.tags import TagPolicy
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from hieronnx.capture.captured import ExportRequest
 
 __all__ = ["ExportResult", "HierarchyExporter", "export"]
 
@@ -85,14 +87,20 @@ def export(
         1.0
     """
     _require_torch()
-    options = _Options(exporter, strategy, torch_nn, embed, sidecar, strip_torch_metadata)
+    from hieronnx.capture.captured import ExportRequest
+
+    options = _Options(exporter, strategy, torch_nn, embed, sidecar)
     destination = _check(options, Path(output), torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
-    with _staging(destination) as staged, _unchanged(model):
-        used, fallback = _run_routes(model, given, dict(kwargs or {}), staged, options, torch_options, report)
+    with _staging(destination) as staged, _undisturbed(model):
+        request = ExportRequest(
+            model, given, dict(kwargs or {}), staged, destination, torch_options, strip_torch_metadata
+        )
+        used, fallback = _run_routes(request, options, report)
         report("writing")
-        _move_into_place(staged, destination)
+        with writing(destination):
+            _move_into_place(staged, destination)
     report("reading back")
     return _read_back(destination, options, used, fallback)
 
@@ -137,7 +145,6 @@ class _Options:
     torch_nn: str
     embed: bool
     sidecar: bool
-    strip_torch_metadata: bool
 
 
 def _require_torch() -> None:
@@ -167,27 +174,19 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 # -- the routes -------------------------------------------------------------------------------------------
 
 
-def _run_routes(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    staged: Path,
-    options: _Options,
-    torch_options: Mapping[str, Any],
-    report: Callable[[str], None],
-) -> tuple[str, str | None]:
+def _run_routes(request: ExportRequest, options: _Options, report: Callable[[str], None]) -> tuple[str, str | None]:
     """Run the route that was asked for; for `auto`, dynamo and then TorchScript. Return which, and why not dynamo."""
     names = ("dynamo", "torchscript") if options.exporter == "auto" else (options.exporter,)
     failures: dict[str, Exception] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            _run_route(name, model, args, kwargs, staged, options, torch_options)
-        except (HieronnxError, OSError, MemoryError):
+            _run_route(name, request, options)
+        except (HieronnxError, MemoryError):
             raise
         except Exception as error:
             failures[name] = error
-            _empty(staged.parent)
+            _empty(request.output.parent)
             if options.exporter == "auto" and name == "dynamo":
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
             continue
@@ -195,18 +194,10 @@ def _run_routes(
     raise _failed(failures) from next(iter(failures.values()))
 
 
-def _run_route(
-    name: str,
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    staged: Path,
-    options: _Options,
-    torch_options: Mapping[str, Any],
-) -> None:
+def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
     """Run one route, and write the sidecar beside the file that it staged."""
     from hieronnx.attribute.captured import attribute_captured, embed
-    from hieronnx.capture.captured import Captured, Embedding, ExportRequest
+    from hieronnx.capture.captured import Captured, Embedding
     from hieronnx.capture.dynamo import export_dynamo
     from hieronnx.capture.torchscript import export_torchscript
 
@@ -214,16 +205,17 @@ def _run_route(
     held: list[tuple[Hierarchy, View]] = []
 
     def annotate(captured: Captured) -> Embedding:
-        hierarchy = attribute_captured(captured, model, policy)
+        hierarchy = attribute_captured(captured, request.model, policy)
         held.append((hierarchy, captured.view))
         return embed(hierarchy) if options.embed else Embedding({}, {})
 
     run = export_dynamo if name == "dynamo" else export_torchscript
-    run(ExportRequest(model, args, kwargs, staged, torch_options, options.strip_torch_metadata), annotate)
+    run(request, annotate)
     if options.sidecar:
         hierarchy, view = held[-1]
-        described = replace(hierarchy, model=describe_file(staged, type(model).__qualname__, name))
-        sidecar_path(staged).write_bytes(encode_sidecar(described, view))
+        described = replace(hierarchy, model=describe_file(request.output, type(request.model).__qualname__, name))
+        with writing(request.destination):
+            sidecar_path(request.output).write_bytes(encode_sidecar(described, view))
 
 
 def first_line(error: BaseException) -> str:
@@ -258,8 +250,6 @@ def _staging(output: Path) -> Iterator[Path]:
         raise ExportError(f"cannot write into '{output.parent}': {error.strerror}") from error
     try:
         yield folder / output.name
-    except OSError as error:
-        raise ExportError(f"cannot write '{output}': {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -270,21 +260,49 @@ def _empty(folder: Path) -> None:
 
 
 def _move_into_place(staged: Path, output: Path) -> None:
-    """Move what was staged beside the output: weights first, so that the model never lacks them."""
+    """Put what was staged beside the output, all of it or nothing: weights first, so that the model never lacks them.
+
+    A sidecar of an earlier export goes, also where no new one comes: it tells of another file.
+    """
     own = {staged, sidecar_path(staged)}
-    for path in sorted(staged.parent.iterdir(), key=lambda path: path in own):
-        os.replace(path, output.parent / path.name)
+    moves = [(path, output.parent / path.name) for path in sorted(staged.parent.iterdir(), key=lambda p: p in own)]
+    before = staged.parent / "before"
+    before.mkdir()
+    done: list[Path] = []
+    try:
+        for source, target in moves:
+            if target.exists():
+                _keep(target, before / target.name)
+            os.replace(source, target)
+            done.append(target)
+    except OSError:
+        for target in done:
+            kept = before / target.name
+            os.replace(kept, target) if kept.exists() else target.unlink()
+        raise
+    if sidecar_path(output) not in done:
+        sidecar_path(output).unlink(missing_ok=True)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Keep a file under a second name, as a link where the file system has links."""
+    try:
+        os.link(path, kept)
+    except OSError:
+        shutil.copy2(path, kept)
 
 
 @contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Leave the model's training mode and the random state as they were, whatever happens."""
+def _undisturbed(model: nn.Module) -> Iterator[None]:
+    """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
     import torch
+
+    from hieronnx.capture._torch import exclusive
 
     modes = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count()))
     try:
-        with torch.random.fork_rng(devices=devices):
+        with exclusive(), torch.random.fork_rng(devices=devices):
             yield
     finally:
         for module, training in modes:

@@ -51,16 +51,17 @@ class Section:
     rows: tuple[tuple[str, ...], ...]
 
 
-def measure(works: Mapping[str, Work], repeats: int) -> dict[str, Cost]:
-    """Run all works `repeats` times in turn, every second time in reverse order; return the medians."""
+def measure(works: Mapping[str, Work], repeats: int) -> dict[str, list[Cost]]:
+    """Run all works `repeats` times in turn, every second time in reverse order; return the costs of every run."""
     found: dict[str, list[Cost]] = {name: [] for name in works}
     for repeat in range(repeats):
         for name in list(works) if repeat % 2 == 0 else list(works)[::-1]:
             found[name].append(_run_in_child(works[name]))
-    return {name: _median(costs) for name, costs in found.items()}
+    return found
 
 
-def _median(costs: Sequence[Cost]) -> Cost:
+def median(costs: Sequence[Cost]) -> Cost:
+    """Return the median time and the median peak."""
     return Cost(
         statistics.median(cost.seconds for cost in costs),
         statistics.median(cost.peak_mib for cost in costs),

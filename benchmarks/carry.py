@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks._measure import Section, Work, measure
+from benchmarks._measure import Section, Work, measure, median
 from hieronnx.carry import carry_scopes
 from hieronnx.graph import View, ViewGraph, ViewNode
 from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
@@ -28,7 +28,7 @@ def run(repeats: int) -> Section:
     for shape in ("chain", "graph"):
         for change in ("same", "renamed", "fused"):
             works = {str(n): Work("benchmarks.carry:prepare", (shape, change, str(n))) for n in _SIZES}
-            costs = measure(works, repeats)
+            costs = {size: median(found) for size, found in measure(works, repeats).items()}
             per_node = [costs[str(size)].seconds / size * 1e6 for size in _SIZES]
             peak = costs[str(_SIZES[-1])].peak_mib
             growth = per_node[-1] / per_node[0]

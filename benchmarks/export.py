@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._measure import Cost, Section, Work, measure
+from benchmarks._measure import Cost, Section, Work, measure, median
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,6 +21,8 @@ _TEXT = (
     "arguments. The demo model has 0.1 million parameters and the BERT, `BertModel(BertConfig())`, 110 million; "
     "weights are random. On the TorchScript side both take the inputs by position, without which torch cannot trace "
     "this BERT. Memory is the peak of the whole process, what it imported included. "
+    "The ratio is that of the medians; beside it the least and the most of two runs in turn: where these are far "
+    "apart, the machine was busy. "
     "The aim: ratios of at most 1.10 (dynamo) and 1.15 (TorchScript)."
 )
 
@@ -33,14 +35,16 @@ def run(repeats: int) -> Section:
             rounds = _ROUNDS.get((model, exporter), 1)
             works = {side: Work("benchmarks.export:prepare", (side, exporter, model), rounds) for side in _SIDES}
             rows.append(_row(exporter, model, measure(works, repeats)))
-    header = ("exporter", "model", "torch, s", "hieronnx, s", "time ratio")
+    header = ("exporter", "model", "torch, s", "hieronnx, s", "time ratio", "of single pairs")
     return Section("Export", _TEXT, (*header, "torch, MiB", "hieronnx, MiB", "memory ratio"), tuple(rows))
 
 
-def _row(exporter: str, model: str, costs: dict[str, Cost]) -> tuple[str, ...]:
-    peer, ours = (costs[side] for side in _SIDES)
+def _row(exporter: str, model: str, costs: dict[str, list[Cost]]) -> tuple[str, ...]:
+    peer, ours = (median(costs[side]) for side in _SIDES)
     ratio = ours.ratio_to(peer)
-    times = (f"{peer.seconds:.3f}", f"{ours.seconds:.3f}", f"{ratio.seconds:.2f}")
+    paired = [b.ratio_to(a).seconds for a, b in zip(*(costs[side] for side in _SIDES), strict=True)]
+    spread = f"{min(paired):.2f}–{max(paired):.2f}"
+    times = (f"{peer.seconds:.3f}", f"{ours.seconds:.3f}", f"{ratio.seconds:.2f}", spread)
     return exporter, model, *times, f"{peer.peak_mib:.0f}", f"{ours.peak_mib:.0f}", f"{ratio.peak_mib:.2f}"
 
 

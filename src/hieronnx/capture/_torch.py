@@ -29,10 +29,10 @@ __all__ = [
     "LoweringObserver",
     "exclusive",
     "generated_source_node",
+    "observe_finished_graph",
     "observe_fx_nodes",
     "observe_lowering",
     "observe_module_calls",
-    "observe_named_graph",
     "observe_translation",
     "replace_file_writer",
     "trace_scope_names",
@@ -273,14 +273,13 @@ def _all_uniques(graph: Any) -> Iterator[int]:
 
 
 @contextmanager
-def observe_named_graph(before: Callable[[torch.Graph], None], after: Callable[[torch.Graph], None]) -> Iterator[None]:
-    """Call the observers with the finished graph, before and after torch gives it its names."""
+def observe_finished_graph(observer: Callable[[torch.Graph], None]) -> Iterator[None]:
+    """Call the observer with the finished graph, before torch gives it the names that go into the file."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def assign_names(graph: torch.Graph) -> None:
-            before(graph)
+            observer(graph)
             original(graph)
-            after(graph)
 
         return assign_names
 

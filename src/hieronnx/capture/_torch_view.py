@@ -3,94 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hieronnx.graph import NO_TENSOR, View, ViewGraph, ViewNode, body_key
 
-__all__ = ["view_torch_graph"]
+__all__ = ["TorchView", "view_torch_graph"]
 
 _SMALL_TENSOR_BYTES = 1024
 
 
-def view_torch_graph(
-    graph: torch.Graph, user_inputs: set[int], *, final_names: bool = False
-) -> tuple[View, list[torch.Node]]:
-    """Build the view of a torch graph of ONNX operators, and return its nodes in the view's order.
+@dataclass(frozen=True, slots=True)
+class TorchView:
+    """The view of a torch graph, with torch's own nodes and values in the view's order."""
 
-    A tensor is named by torch's number for it, which stays the same through torch's passes; or, at the end,
-    by the name that it gets in the file. Inputs of the graph that are not the user's are parameters.
+    view: View
+    nodes: list[torch.Node]
+    values: list[torch.Value]
+
+    def with_final_names(self) -> View:
+        """Return the view under the names that its values have by now, which are those in the file."""
+        view = self.view
+        view.names = [value.debugName() for value in self.values]
+        for number, graph in enumerate(view.graphs):
+            if graph.owner is not None:
+                parent, output = view.node_key(graph.owner)
+                view.graphs[number] = replace(graph, key=body_key(parent, output, graph.label))
+        return view
+
+
+def view_torch_graph(graph: torch.Graph, user_inputs: set[int]) -> TorchView:
+    """Build the view of a torch graph.
+
+    A tensor is named by torch's number for it, which stays the same through torch's passes. Inputs of the graph that
+    are not the user's are parameters.
     """
-    builder = _TorchViewBuilder(user_inputs, final_names)
+    builder = _TorchViewBuilder(user_inputs)
     builder.add_block(graph, "", "")
-    return builder.view, builder.nodes
+    return TorchView(builder.view, builder.nodes, builder.values)
 
 
 class _TorchViewBuilder:
-    def __init__(self, user_inputs: set[int], final_names: bool) -> None:
+    def __init__(self, user_inputs: set[int]) -> None:
         self.view = View()
         self.nodes: list[torch.Node] = []
+        self.values: list[torch.Value] = []
         self._user_inputs = user_inputs
-        self._final_names = final_names
         self._numbers: dict[int, int] = {}
 
     def add_block(self, block: Any, key: str, label: str) -> int:
         view = self.view
         number = len(view.graphs)
         view.graphs.append(ViewGraph(key, label, None, (), ()))
-        inputs = [value for value in block.inputs() if key or value.unique() in self._user_inputs]
-        for value in () if key else block.inputs():
-            if value.unique() not in self._user_inputs:
-                tensor = self._number(value, number)
+        inputs = []
+        for value in block.inputs():
+            tensor = self._number(value, number)
+            if key or value.unique() in self._user_inputs:
+                inputs.append(tensor)
+            else:
                 view.constants[tensor] = "named", view.names[tensor]
         for node in block.nodes():
             self._add_node(node, number, key)
         outputs = tuple(self._number(value, number) for value in block.outputs())
-        numbers = tuple(self._number(value, number) for value in inputs)
-        view.graphs[number] = ViewGraph(key, label, None, numbers, outputs)
+        view.graphs[number] = ViewGraph(key, label, None, tuple(inputs), outputs)
         return number
 
     def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
         view = self.view
+        made = list(node.outputs())
         if node.mustBeNone():
-            for value in node.outputs():
-                self._numbers[value.unique()] = NO_TENSOR
+            self._numbers.update((value.unique(), NO_TENSOR) for value in made)
             return
         inputs = tuple(self._number(value, graph) for value in node.inputs())
-        outputs = tuple(self._number(value, graph) for value in node.outputs())
+        outputs = tuple(self._number(value, graph) for value in made)
         start, known = len(view.nodes), len(view.names)
-        first = next(iter(node.outputs()), None)
-        labels = _body_labels(node)
         bodies = tuple(
-            self.add_block(block, body_key(key, self._name(first), label), label)
-            for label, block in zip(labels, node.blocks(), strict=True)
+            self.add_block(block, body_key(key, view.names[outputs[0]] if outputs else "", label), label)
+            for label, block in _labelled_blocks(node)
         )
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
         op = node.kind().removeprefix("onnx::")
         attributes = () if bodies else _attribute_key(node)
         index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
         for body in bodies:
-            old = view.graphs[body]
-            view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
+            view.graphs[body] = replace(view.graphs[body], owner=index)
         self.nodes.append(node)
-
-    def _name(self, value: torch.Value | None) -> str:
-        if value is None:
-            return ""
-        return str(value.debugName()) if self._final_names else str(value.unique())
 
     def _number(self, value: torch.Value, graph: int) -> int:
         unique = value.unique()
-        if unique not in self._numbers:
-            self._numbers[unique] = self.view.add_tensor(self._name(value), graph)
-        return self._numbers[unique]
+        number = self._numbers.get(unique)
+        if number is None:
+            number = self._numbers[unique] = self.view.add_tensor(str(unique), graph)
+            self.values.append(value)
+        return number
 
 
-def _body_labels(node: torch.Node) -> list[str]:
-    """Name a node's blocks as the ONNX attributes that they become."""
-    count = len(list(node.blocks()))
-    return ["then_branch", "else_branch"] if node.kind() == "onnx::If" else ["body"] * count
+def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
+    """Return a node's blocks with the names of the ONNX attributes that they become."""
+    blocks = list(node.blocks())
+    labels = ["then_branch", "else_branch"] if node.kind() in ("onnx::If", "prim::If") else ["body"] * len(blocks)
+    return list(zip(labels, blocks, strict=False))
 
 
 def _attribute_key(node: torch.Node) -> Hashable:

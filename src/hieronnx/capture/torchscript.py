@@ -20,7 +20,7 @@ from torch import nn
 
 from hieronnx.capture import _torch
 from hieronnx.capture._positional import by_position, torchscript_options
-from hieronnx.capture._torch_view import view_torch_graph
+from hieronnx.capture._torch_view import TorchView, view_torch_graph
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.carry import Carried, Folded, carry_scopes
@@ -89,7 +89,7 @@ class _Watcher:
         self._lowered: tuple[View, list[Attribution | None]] | None = None
         self._user_inputs: set[int] = set()
         self._parameter_names: dict[str, str] = {}
-        self._finished: View | None = None
+        self._finished: TorchView | None = None
         self._carried: Carried | None = None
 
     @contextmanager
@@ -99,7 +99,7 @@ class _Watcher:
             _torch.exclusive(),
             module_calls_through(self._run_call),
             _torch.observe_lowering(self),
-            _torch.observe_named_graph(self._carry_to_finished, self._rename_finished),
+            _torch.observe_finished_graph(self._carry_to_finished),
         ):
             yield
 
@@ -108,10 +108,9 @@ class _Watcher:
         assert self._finished is not None
         assert self._carried is not None
         self._recorder.check_complete()
-        self._finished.nodes = [
-            replace(node, name=names[self._finished.node_key(index)]) for index, node in enumerate(self._finished.nodes)
-        ]
-        return Captured(tuple(self._recorder.sites), self._finished, self._carried)
+        view = self._finished.with_final_names()
+        view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
+        return Captured(tuple(self._recorder.sites), view, self._carried)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
@@ -165,11 +164,12 @@ class _Watcher:
         call = self._scope_of(node)
         return None if call is None else Attribution(call, (call,), "captured")
 
-    def _prefer_exact(self, node: torch.Node, carried: Attribution | None) -> Attribution | None:
-        """Choose between what was carried to a node and the scope that torch keeps on it, where that says more."""
-        if carried is not None and carried.evidence in ("captured", "carried"):
-            return carried
-        return self._attribute(node) or carried
+    def _prefer_exact(self, nodes: Sequence[torch.Node], carried: Carried) -> list[Attribution | None]:
+        """Choose for each node between what was carried to it and the scope that torch keeps on it, as says more."""
+        return [
+            found if found is not None and found.evidence in ("captured", "carried") else self._attribute(node) or found
+            for node, found in zip(nodes, carried.nodes, strict=True)
+        ]
 
     def _tree(self) -> CallTree:
         return CallTree({site.id: site.parent for site in self._recorder.sites})
@@ -199,8 +199,8 @@ class _Watcher:
                 for new in pending:
                     self._note_all(new, join_scopes(replaced, self._tree(), "captured"))
             pending, expected = [], place + 1
-        view, nodes = view_torch_graph(graph, self._user_inputs)
-        self._inlined = view, [self._attribute(node) for node in nodes]
+        seen = view_torch_graph(graph, self._user_inputs)
+        self._inlined = seen.view, [self._attribute(node) for node in seen.nodes]
 
     def _note_all(self, node: torch.Node, attribution: Attribution) -> None:
         if self._scope_of(node) is None:
@@ -213,12 +213,11 @@ class _Watcher:
     def simplified(self, graph: torch.Graph) -> None:
         """Carry what is known through torch's passes over the traced graph, onto the nodes that will be lowered."""
         assert self._inlined is not None
-        view, nodes = view_torch_graph(graph, self._user_inputs)
-        carried = carry_scopes(*self._inlined, view, self._tree())
-        attributions = [self._prefer_exact(node, found) for node, found in zip(nodes, carried.nodes, strict=True)]
+        seen = view_torch_graph(graph, self._user_inputs)
+        attributions = self._prefer_exact(seen.nodes, carry_scopes(*self._inlined, seen.view, self._tree()))
         self._noted = {
             value.unique(): found
-            for node, found in zip(nodes, attributions, strict=True)
+            for node, found in zip(seen.nodes, attributions, strict=True)
             if found is not None
             for value in node.outputs()
         }
@@ -244,25 +243,21 @@ class _Watcher:
         users = len(self._user_inputs)
         self._user_inputs = {value.unique() for value in inputs[:users]}
         self._parameter_names = {str(value.unique()): value.debugName() for value in inputs[users:]}
-        view, nodes = view_torch_graph(graph, self._user_inputs)
-        self._lowered = view, [self._attribute(node) for node in nodes]
+        seen = view_torch_graph(graph, self._user_inputs)
+        self._lowered = seen.view, [self._attribute(node) for node in seen.nodes]
 
     # From there to the file ----------------------------------------------------------------------------------
 
     def _carry_to_finished(self, graph: torch.Graph) -> None:
         assert self._lowered is not None
-        view, nodes = view_torch_graph(graph, self._user_inputs)
-        carried = carry_scopes(*self._lowered, view, self._tree())
-        attributions = [self._prefer_exact(node, found) for node, found in zip(nodes, carried.nodes, strict=True)]
+        self._finished = view_torch_graph(graph, self._user_inputs)
+        carried = carry_scopes(*self._lowered, self._finished.view, self._tree())
+        attributions = self._prefer_exact(self._finished.nodes, carried)
         initializers = {
             tensor: Folded(folded.origins, tuple(self._parameter_names.get(s, s) for s in folded.sources))
             for tensor, folded in carried.initializers.items()
         }
         self._carried = Carried(attributions, initializers)
-
-    def _rename_finished(self, graph: torch.Graph) -> None:
-        """Keep the finished graph under the names that go into the file."""
-        self._finished, _ = view_torch_graph(graph, self._user_inputs, final_names=True)
 
 
 def _first_number(node: torch.Node) -> int:

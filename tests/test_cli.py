@@ -192,11 +192,20 @@ def test_without_embedding_and_sidecar_there_is_no_hierarchy_to_count() -> None:
 def test_a_fallback_is_said_in_one_line() -> None:
     result = export_net("Branching", "--json")
     assert result.exit_code == 0, result.stderr
-    assert result.stderr.startswith("note: dynamo could not export the model (")
-    assert result.stderr.count("\n") == 1
+    fallback, *others = result.stderr.splitlines()
+    assert fallback.startswith("note: dynamo could not export the model (")
+    assert all("the trace may not hold for other inputs" in line for line in others)
     values = json.loads(result.stdout)
     assert values["exporter"] == "torchscript"
-    assert " ".join(values["fallback"].split()) in result.stderr
+    assert " ".join(values["fallback"].split()) in fallback
+
+
+def test_a_trace_that_may_not_hold_is_said_in_one_line() -> None:
+    done = run_alone(
+        "export", "nets.py:Branching", "-o", "net.onnx", "--input", "x=float32[2,3]", "--exporter", "torchscript"
+    )
+    expected = "note: torch warns in 1 place that the trace may not hold for other inputs; --debug shows where"
+    assert done.stderr.splitlines() == [expected]
 
 
 def test_stdout_is_the_results_and_stderr_is_ours() -> None:

@@ -75,6 +75,11 @@ def _hold_back(stderr: TextIO) -> Iterator[None]:
     except Exception:
         click.echo(held.getvalue(), file=stderr, nl=False)
         raise
+    # The one warning that says the result may be wrong: a Python value that the trace took for a constant.
+    places = held.getvalue().count("TracerWarning: ")
+    if places:
+        text = f"torch warns in {places} place{'s' * (places > 1)} that the trace may not hold for other inputs"
+        click.echo(f"note: {text}; --debug shows where", file=stderr)
 
 
 class _Notes(logging.Handler):

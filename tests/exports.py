@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +28,16 @@ from hieronnx.capture._positional import by_position
 from hieronnx.capture.captured import ExportRequest
 from valuecheck import match_inputs, named_arrays
 from zoo import CASES, Case
+
+FOLDER_VARIABLE = "HIERONNX_TEST_EXPORTS"
+
+
+def shared_folder() -> str:
+    """Return the folder of this run's exports; processes that it starts share it, and it goes with the run."""
+    if FOLDER_VARIABLE not in os.environ:
+        os.environ[FOLDER_VARIABLE] = mkdtemp(prefix="hieronnx-exports-")
+        atexit.register(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True)
+    return os.environ[FOLDER_VARIABLE]
 
 
 @dataclass(frozen=True)
@@ -54,7 +67,7 @@ def exported(name: str, exporter: str, **options: Any) -> Exported:
     """Export a zoo model with hieronnx; the same call gives the same files."""
     case = CASES[name]
     model = case.build()
-    path = Path(mkdtemp(prefix=f"{name}-{exporter}-")) / "model.onnx"
+    path = Path(mkdtemp(prefix=f"{name}-{exporter}-", dir=shared_folder())) / "model.onnx"
     with quiet():
         result = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter, **options)
     return Exported(case, exporter, model, result)
@@ -74,7 +87,7 @@ def run_in_new_process(function: Callable[..., Path], *args: str) -> Path:
 def export_baseline(name: str, exporter: str, **options: Any) -> Path:
     """Export a zoo model with torch alone, with the same arguments as hieronnx hands on."""
     case = CASES[name]
-    path = Path(mkdtemp(prefix=f"{name}-{exporter}-baseline-")) / "model.onnx"
+    path = Path(mkdtemp(prefix=f"{name}-{exporter}-baseline-", dir=shared_folder())) / "model.onnx"
     model, args, kwargs = case.build(), case.args(), case.kwargs()
     with quiet():
         if exporter == "dynamo":

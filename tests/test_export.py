@@ -254,9 +254,37 @@ def test_the_class_exports_the_same(encoder: nn.Module, tmp_path: Path) -> None:
         ({"strategy": "guess"}, "no strategy 'guess'; choose one of captured"),
         ({"torch_nn": "Not a class"}, "'Not a class' is not a class name"),
         ({"dynamo": True}, "'dynamo' is set by hieronnx itself"),
+        ({"torch_nn": "Lineer"}, "no class in torch.nn 'Lineer'; did you mean 'Linear'"),
+        ({"opset_versoin": 17}, "no option 'opset_versoin'; did you mean 'opset_version'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         hieronnx.export(nn.Linear(2, 2), (torch.randn(1, 2),), output=tmp_path / "m.onnx", **options)
     assert not list(tmp_path.iterdir())
+
+
+def test_only_modules_are_exported(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="the model is a str; hieronnx exports a "):
+        hieronnx.export("demo", output=tmp_path / "m.onnx")  # type: ignore[arg-type]
+
+
+def test_another_opset_than_asked_for_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    case = CASES["layer_norm_by_hand"]
+    result = export_quietly(case.build(), case.args(), output=tmp_path / "m.onnx", exporter="dynamo", opset_version=13)
+    assert result.hierarchy.model["opset"][""] == 18
+    assert "asked for opset 13, torch wrote 18" in caplog.text
+
+
+def test_a_sidecar_of_another_file_is_not_believed(tmp_path: Path) -> None:
+    one, other = CASES["called_in_loop"], CASES["conv_batch_norm"]
+    export_quietly(one.build(), one.args(), output=tmp_path / "one.onnx")
+    export_quietly(other.build(), other.args(), output=tmp_path / "other.onnx", embed=False)
+    expected = hieronnx.load(tmp_path / "one.onnx").nodes
+    for name in ("one", "other"):
+        (tmp_path / f"{name}_hierarchy.json").rename(tmp_path / f"{name}.json")
+    (tmp_path / "other.json").rename(tmp_path / "one_hierarchy.json")
+    (tmp_path / "one.json").rename(tmp_path / "other_hierarchy.json")
+    assert [node.scope for node in hieronnx.load(tmp_path / "one.onnx").nodes] == [node.scope for node in expected]
+    with pytest.raises(hieronnx.HieronnxError, match="tells of another file"):
+        hieronnx.load(tmp_path / "other.onnx")

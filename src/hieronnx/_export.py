@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
+import inspect
 import logging
 import os
 import shutil
@@ -41,6 +43,9 @@ class ExportResult:
     hierarchy: Hierarchy
     fallback: str | None = None
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
+
+    def __repr__(self) -> str:
+        return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
 
 
 def export(
@@ -90,7 +95,7 @@ def export(
     from hieronnx.capture.captured import ExportRequest
 
     options = _Options(exporter, strategy, torch_nn, embed, sidecar)
-    destination = _check(options, Path(output), torch_options)
+    destination = _check(model, options, Path(output), torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with _staging(destination) as staged, _undisturbed(model):
@@ -102,7 +107,9 @@ def export(
         with writing(destination):
             _move_into_place(staged, destination)
     report("reading back")
-    return _read_back(destination, options, used, fallback)
+    result = _read_back(destination, options, used, fallback)
+    _note_opset(result, torch_options.get("opset_version"))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +159,20 @@ def _require_torch() -> None:
         raise MissingExtraError("torch and onnxscript", "torch")
 
 
-def _check(options: _Options, output: Path, torch_options: Mapping[str, Any]) -> Path:
+def _check(model: nn.Module, options: _Options, output: Path, torch_options: Mapping[str, Any]) -> Path:
     """Refuse what cannot work before anything is run."""
+    from torch import nn, onnx
+
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
     _check_choice("exporter", options.exporter, _EXPORTERS)
     _check_choice("strategy", options.strategy, _STRATEGIES)
-    TagPolicy.parse(options.torch_nn)
+    for name in TagPolicy.parse(options.torch_nn).torch_nn or ():
+        _check_choice("class in torch.nn", name, dir(nn))
     if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):
         raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
+    for name in torch_options:
+        _check_choice("option", name, list(inspect.signature(onnx.export).parameters))
     if output.is_dir():
         raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
     if not output.parent.is_dir():
@@ -168,7 +182,11 @@ def _check(options: _Options, output: Path, torch_options: Mapping[str, Any]) ->
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise InputError(f"no {name} {value!r}; choose one of {', '.join(choices)}")
+        near = difflib.get_close_matches(value, choices, 1)
+        hint = (
+            f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}" if len(choices) < 9 else ""
+        )
+        raise InputError(f"no {name} {value!r}; {hint}".rstrip("; "))
 
 
 # -- the routes -------------------------------------------------------------------------------------------
@@ -222,8 +240,9 @@ def first_line(error: BaseException) -> str:
     """Say in one line why torch failed: the innermost cause, which is the one that says something."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    count = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    return f"{type(error).__name__}: {' '.join(lines[:count])}"
 
 
 def _failed(failures: Mapping[str, Exception]) -> ExportError:
@@ -307,6 +326,13 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+def _note_opset(result: ExportResult, asked: int | None) -> None:
+    """Say so if the file has another opset than was asked for: torch keeps what it cannot convert, without a word."""
+    written = result.hierarchy.model.get("opset", {}).get("")
+    if asked is not None and written not in (None, asked):
+        _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
 
 
 def _read_back(output: Path, options: _Options, exporter: str, fallback: str | None) -> ExportResult:

@@ -170,6 +170,10 @@ class Hierarchy:
     model: Mapping[str, Any] = field(default_factory=dict)
     """About the file: class, file, exporter, opset, inputs and outputs."""
 
+    def __repr__(self) -> str:
+        root = self.modules[""].class_name if "" in self.modules else "none"
+        return f"Hierarchy({root}: {len(self.modules)} modules, {len(self.calls)} calls, {len(self.nodes)} nodes)"
+
     @cached_property
     def call_by_id(self) -> Mapping[CallId, Call]:
         """Every call by its id."""

@@ -20,7 +20,7 @@ from hieronnx.categories import category_of
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import NO_TENSOR, View, first_output, walk_nodes
 from hieronnx.hierarchy import CONFIDENCE, ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
-from hieronnx.wire import read_skeleton
+from hieronnx.wire import read_node_keys, read_skeleton
 
 __all__ = [
     "FORMAT_VERSION",
@@ -350,7 +350,7 @@ def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
 
 
 def load(path: str | Path) -> Hierarchy:
-    """Read the hierarchy of an ONNX file: from its sidecar, else from the metadata inside it.
+    """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 
     Raises:
         HieronnxError: If there is no such file, or it has no hierarchy.
@@ -363,15 +363,19 @@ def load(path: str | Path) -> Hierarchy:
     if not model.is_file():
         raise HieronnxError(f"no ONNX file at '{model}'")
     sidecar = sidecar_path(model)
+    foreign = ""
     if sidecar.is_file():
-        return _read_sidecar(sidecar)
+        hierarchy = _read_sidecar(sidecar)
+        if {(node.graph, node.output) for node in hierarchy.nodes} == read_node_keys(model):
+            return hierarchy
+        foreign = f" ({sidecar.name} tells of another file: its nodes are not those of this one)"
     try:
         found = _read_embedded(ir.serde.deserialize_model(read_skeleton(model)), model)
     except (ValueError, TypeError, LookupError) as error:
         raise HieronnxError(f"the metadata in '{model}' is not a hierarchy that this version reads: {error}") from error
     if found is None:
         raise HieronnxError(
-            f"'{model}' has no hierarchy: no {sidecar.name} beside it and no metadata inside; "
+            f"'{model}' has no hierarchy: no {sidecar.name} beside it{foreign} and no metadata inside; "
             "export the model with 'hieronnx export' to get one"
         )
     return found

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from hieronnx.errors import HieronnxError
 
-__all__ = ["read_node_names", "read_skeleton", "write_annotated"]
+__all__ = ["read_node_keys", "read_node_names", "read_skeleton", "write_annotated"]
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"
@@ -78,6 +78,21 @@ def read_node_names(model: _Chunk) -> dict[tuple[str, str], str]:
         elif number == _MODEL_FUNCTIONS:
             _read_names(content, _function_key(content), _FUNCTION_NODE, names)
     return names
+
+
+def read_node_keys(path: str | os.PathLike[str]) -> set[tuple[str, str]]:
+    """Read what identifies the nodes of a file: their graphs' keys and their first outputs.
+
+    Raises:
+        HieronnxError: If the file is not an ONNX model.
+    """
+    failure = ""
+    with open(path, "rb") as file, _mapped(file) as mapped, memoryview(mapped) as view:
+        try:
+            return set(read_node_names(view))
+        except (ValueError, IndexError) as error:
+            failure = _reason(error)  # the exception itself would keep the mapped file in use
+    raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {failure}")
 
 
 def _read_names(graph: memoryview, key: str, node_field: int, names: dict[tuple[str, str], str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from hieronnx.capture._torch import node_blocks, node_inputs, node_outputs
 from hieronnx.graph import NO_TENSOR, View, ViewGraph, ViewNode, body_key
 
 __all__ = ["TorchView", "view_torch_graph"]
@@ -72,11 +73,11 @@ class _TorchViewBuilder:
 
     def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
         view = self.view
-        made = list(node.outputs())
+        made = node_outputs(node)
         if node.mustBeNone():
             self._numbers.update((value.unique(), NO_TENSOR) for value in made)
             return
-        inputs = tuple(self._number(value, graph) for value in node.inputs())
+        inputs = tuple(self._number(value, graph) for value in node_inputs(node))
         outputs = tuple(self._number(value, graph) for value in made)
         start, known = len(view.nodes), len(view.names)
         bodies = tuple(
@@ -102,7 +103,7 @@ class _TorchViewBuilder:
 
 def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
     """Return a node's blocks with the names of the ONNX attributes that they become."""
-    blocks = list(node.blocks())
+    blocks = node_blocks(node)
     labels = ["then_branch", "else_branch"] if node.kind() in ("onnx::If", "prim::If") else ["body"] * len(blocks)
     return list(zip(labels, blocks, strict=False))
 

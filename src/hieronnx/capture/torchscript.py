@@ -20,6 +20,7 @@ from torch import nn
 
 from hieronnx.capture import _torch
 from hieronnx.capture._positional import by_position, torchscript_options
+from hieronnx.capture._torch import node_blocks, node_outputs
 from hieronnx.capture._torch_view import TorchView, view_torch_graph
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
@@ -80,6 +81,7 @@ class _Watcher:
         self._recorder = CallRecorder(model)
         self._calls: list[CallId] = []
         self._original_names: dict[nn.Module, str] = {}
+        self._scope_calls: dict[str, CallId | None] = {}
         self._hooks: list[_HookNodes] = []
         self._lowering: dict[int, Attribution] = {}
         self._noted: dict[int, Attribution] = {}
@@ -150,15 +152,18 @@ class _Watcher:
             if tuple(node.kind() for node in nodes) != hooks.kinds:
                 continue  # torch changed the caller's nodes: they stay with the caller, as torch has it
             for node in nodes[hooks.start :]:
-                for value in node.outputs():
+                for value in node_outputs(node):
                     self._noted[value.unique()] = Attribution(hooks.call, (hooks.call,), "captured")
 
     def _scope_of(self, node: torch.Node) -> CallId | None:
-        found = _SCOPE.findall(node.scopeName())
-        return self._calls[int(found[-1])] if found else None
+        name = node.scopeName()
+        if name not in self._scope_calls:
+            found = _SCOPE.findall(name)
+            self._scope_calls[name] = self._calls[int(found[-1])] if found else None
+        return self._scope_calls[name]
 
     def _attribute(self, node: torch.Node) -> Attribution | None:
-        noted = next((self._noted[v.unique()] for v in node.outputs() if v.unique() in self._noted), None)
+        noted = next((self._noted[v.unique()] for v in node_outputs(node) if v.unique() in self._noted), None)
         if noted is not None:
             return noted
         call = self._scope_of(node)
@@ -195,18 +200,19 @@ class _Watcher:
                 pending.append(node)
                 continue
             replaced = [scope for _, scope in self._traced[expected:place] if scope is not None]
-            if replaced:
+            if replaced and pending:
+                joined = join_scopes(replaced, self._tree(), "captured")
                 for new in pending:
-                    self._note_all(new, join_scopes(replaced, self._tree(), "captured"))
+                    self._note_all(new, joined)
             pending, expected = [], place + 1
         seen = view_torch_graph(graph, self._user_inputs)
         self._inlined = seen.view, [self._attribute(node) for node in seen.nodes]
 
     def _note_all(self, node: torch.Node, attribution: Attribution) -> None:
         if self._scope_of(node) is None:
-            for value in node.outputs():
+            for value in node_outputs(node):
                 self._noted[value.unique()] = attribution
-        for block in node.blocks():
+        for block in node_blocks(node):
             for inner in block.nodes():
                 self._note_all(inner, attribution)
 
@@ -219,7 +225,7 @@ class _Watcher:
             value.unique(): found
             for node, found in zip(seen.nodes, attributions, strict=True)
             if found is not None
-            for value in node.outputs()
+            for value in node_outputs(node)
         }
         self._lowering = {}
 
@@ -228,7 +234,7 @@ class _Watcher:
         attribution = self._attribute(node)
         if attribution is not None:
             for new in made:
-                for value in new.outputs():
+                for value in node_outputs(new):
                     self._lowering.setdefault(value.unique(), attribution)
 
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
@@ -261,4 +267,4 @@ class _Watcher:
 
 
 def _first_number(node: torch.Node) -> int:
-    return next((int(value.unique()) for value in node.outputs()), -1)
+    return next((int(value.unique()) for value in node_outputs(node)), -1)

@@ -88,7 +88,7 @@ def export_command(
     trust_remote_code: bool,
     **options: Any,
 ) -> None:
-    r"""Export TARGET to ONNX, every node with the module call that made it.
+    """Export TARGET to ONNX, every node with the module call that made it.
 
     \b
     TARGET is one of
@@ -101,7 +101,7 @@ def export_command(
     Examples:
       hieronnx export demo -o demo.onnx
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
-    """
+    """  # noqa: D301  click wants the backspace itself
     request = _Request(_read_specs(inputs, input_specs), _read_dynamic(dynamic), _read_options(**options))
     with working(debug=debug) as report:
         result = _run(target, output, request, trust_remote_code, report)
@@ -177,6 +177,8 @@ def _run(
     kwargs = make_inputs(model, request.specs)
     shapes = to_dynamic_shapes(model, kwargs, request.dynamic)
     options = request.options if shapes is None else {**request.options, "dynamic_shapes": shapes}
+    if all(hasattr(value, "dtype") for value in kwargs.values()):
+        options = {**options, "input_names": list(kwargs)}  # TorchScript would make up names of its own
     return export(model, (), kwargs, output=output, progress=report, **options)
 
 
@@ -186,14 +188,15 @@ def _suggest_next(result: ExportResult) -> str | None:
 
 
 def _print_result(result: ExportResult) -> None:
-    from hieronnx.report.summary import render_coverage, render_files
+    from hieronnx.report.summary import render_coverage, render_files, render_model
 
     colour, command = use_colour(), _suggest_next(result)
     files = render_files(list_files(result), colour=colour)
     if command is None:
         print_text(files, "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be")
     else:
-        print_text(files, render_coverage(result.hierarchy, colour=colour), f"next: {command}")
+        model = render_model(result.hierarchy, colour=colour)
+        print_text(*filter(None, (files, model)), render_coverage(result.hierarchy, colour=colour), f"next: {command}")
 
 
 def _to_json(result: ExportResult) -> dict[str, Any]:
@@ -204,6 +207,9 @@ def _to_json(result: ExportResult) -> dict[str, Any]:
         "sidecar": None if result.sidecar is None else str(result.sidecar),
         "files": [{"path": str(file.path), "bytes": file.size} for file in list_files(result)],
         "exporter": result.exporter,
+        "opset": result.hierarchy.model.get("opset"),
+        "inputs": result.hierarchy.model.get("inputs"),
+        "outputs": result.hierarchy.model.get("outputs"),
         "fallback": result.fallback,
         "summary": summary_to_json(result.hierarchy),
         "next": _suggest_next(result),

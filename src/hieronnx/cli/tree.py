@@ -21,18 +21,18 @@ __all__ = ["tree_command"]
 def tree_command(
     model: Path, pattern: str | None, depth: int | None, nodes: bool, all_calls: bool, as_json: bool
 ) -> None:
-    r"""Print the module calls of MODEL as a tree.
+    """Print the module calls of MODEL as a tree.
 
-    For each call: its module, the ONNX nodes of its region (nodes), those of them in no call that is listed
-    below it (own), and its parameters. PATTERN is a glob over module paths and tags: what matches is shown
-    with all below it and the way there.
+    For each call: its module, the ONNX nodes of its region (nodes), those of them in no call below it that has a
+    line of its own in the whole tree (own), and its parameters. PATTERN is a glob over module paths and tags: what
+    matches is shown with all below it and the way there.
 
     \b
     Examples:
       hieronnx tree model.onnx --depth 2
       hieronnx tree model.onnx 'encoder.layer.0.*' --nodes
       hieronnx tree model.onnx '*/LayerNorm*'
-    """
+    """  # noqa: D301  click wants the backspace itself
     from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
     from hieronnx.sidecar import load
 

@@ -15,7 +15,7 @@ from hieronnx.hierarchy import CONFIDENCE, Hierarchy
 from hieronnx.report._text import count, make_table, to_text
 from hieronnx.sidecar import CategoryEntry, Summary, summarize
 
-__all__ = ["WrittenFile", "render_coverage", "render_files", "summary_to_json"]
+__all__ = ["WrittenFile", "render_coverage", "render_files", "render_model", "summary_to_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,20 @@ def _format_size(size: int) -> str:
     while scaled >= 999.95 and len(units) > 1:
         scaled, units = scaled / 1000, units[1:]
     return f"{scaled:,.1f} {units[0]}"
+
+
+def render_model(hierarchy: Hierarchy, *, colour: bool = False) -> str:
+    """Render the inputs and outputs of the file with their types; nothing where the hierarchy does not have them."""
+    model = hierarchy.model
+    if not model:
+        return ""
+    opset = model["opset"].get("")
+    table = make_table(f"{model['exporter']}, opset {opset}", "name", "type")
+    for kind in ("inputs", "outputs"):
+        for name, value in model[kind].items():
+            sizes = "?" if value["shape"] is None else ", ".join("?" if d is None else str(d) for d in value["shape"])
+            table.add_row(kind.removesuffix("s"), name, f"{str(value['dtype']).lower()}[{sizes}]")
+    return to_text(table, colour=colour)
 
 
 def render_coverage(hierarchy: Hierarchy, *, colour: bool = False) -> str:

@@ -211,6 +211,14 @@ def test_a_folded_batch_norm_is_an_origin_of_its_conv(exporter: str) -> None:
     assert str(conv.scope) == ""
 
 
+@BOTH
+def test_pairs_right_after_each_other_keep_to_themselves(exporter: str) -> None:
+    hierarchy = exported("conv_batch_norm_chain", exporter).hierarchy
+    origins = [[str(origin) for origin in node.origins] for node in hierarchy.nodes]
+    pairs = [[f"pairs.{n}.conv", f"pairs.{n}.norm"] for n in range(3)]
+    assert origins == [["flat.0", "flat.1"], ["flat.2", "flat.3"], *pairs]
+
+
 def test_what_is_embedded_and_what_is_beside(encoder: nn.Module, tmp_path: Path) -> None:
     ids = torch.randint(0, 32, (2, 5))
     for embed, sidecar, strip in [(True, False, True), (False, True, False), (True, True, False)]:

@@ -87,7 +87,7 @@ class Matcher:
         self._index: dict[Hashable, list[int]] = defaultdict(list)
         self._taken: set[int] = set()
         self._b_names = set(b.names)
-        self._output_positions = _pair_outputs(a, b)
+        self._output_positions = dict(_pair(a, a.graphs[0].outputs, b, b.graphs[0].outputs))
 
     def run(self) -> None:
         """Match every node of B, the bodies of a control-flow node right after the node itself."""
@@ -118,19 +118,14 @@ class Matcher:
                 self._match_graph(body, by_graph)
 
     def _pair_inputs(self, graph_a: int, graph_b: int) -> None:
-        ins_a, ins_b = self.a.graphs[graph_a].inputs, self.b.graphs[graph_b].inputs
-        by_name = {self.a.names[t]: t for t in ins_a}
-        if len(ins_a) == len(ins_b) and any(self.b.names[t] not in by_name for t in ins_b):
-            self.known_update(zip(ins_b, ins_a, strict=True))
-        else:
-            self.known_update((t, by_name[self.b.names[t]]) for t in ins_b if self.b.names[t] in by_name)
+        self.known_update(_pair(self.a, self.a.graphs[graph_a].inputs, self.b, self.b.graphs[graph_b].inputs))
 
     def known_update(self, pairs: Iterable[tuple[int, int]]) -> None:
         for of_b, of_a in pairs:
             self.known[of_b] = of_a
 
     def _pair_body(self, owner: int, body: int) -> None:
-        """Pair a body of B with that of A's node, if the owners are one node each."""
+        """Pair a body of B with that of the first node in its owner's region that has one of the same label."""
         match = self.match.get(owner)
         if match is None:
             return
@@ -139,8 +134,7 @@ class Matcher:
             for other in self.a.nodes[candidate].bodies:
                 if self.a.graphs[other].label == label:
                     self._graphs[body] = other
-                    ins_a, ins_b = self.a.graphs[other].inputs, self.b.graphs[body].inputs
-                    self.known_update(zip(ins_b, ins_a, strict=False))
+                    self._pair_inputs(other, body)
                     return
 
     def _named(self, tensor: int) -> int | None:
@@ -185,6 +179,10 @@ class Matcher:
             same_op = self.a.nodes[producer].op == self.b.nodes[index].op
             return Match((producer,), False) if same_op else None
         altered = not self.same_form(self.b.nodes[index], self.a.nodes[producer])
+        if altered:
+            twin = self._match_structure(index)
+            if twin is not None and twin.region[0] not in region:
+                return None  # it is another node of A to the letter: the name was given anew
         if altered or len(group) > 1:
             return Match(region, True, group if len(group) > 1 else (), altered)
         self._pass_upstream(self.b.nodes[index], self.a.nodes[producer])
@@ -349,9 +347,11 @@ def _contradict(a: TensorType | None, b: TensorType | None) -> bool:
     return any(x is not None and y is not None and x != y for x, y in zip(a.shape, b.shape, strict=True))
 
 
-def _pair_outputs(a: View, b: View) -> dict[int, int]:
-    """Pair the outputs of the main graphs by position, where a tool gave them new names."""
-    outs_a, outs_b = a.graphs[0].outputs, b.graphs[0].outputs
-    if len(outs_a) != len(outs_b) or {a.names[t] for t in outs_a} == {b.names[t] for t in outs_b}:
-        return {}
-    return dict(zip(outs_b, outs_a, strict=True))
+def _pair(a: View, of_a: Sequence[int], b: View, of_b: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair the inputs or outputs of two graphs: by name, and those left by position if they are equally many."""
+    by_name = {a.names[tensor]: tensor for tensor in of_a}
+    pairs = [(tensor, by_name[b.names[tensor]]) for tensor in of_b if b.names[tensor] in by_name]
+    named = {tensor for pair in pairs for tensor in pair[:1]}
+    left_b = [tensor for tensor in of_b if tensor not in named]
+    left_a = [tensor for tensor in of_a if tensor not in {paired for _, paired in pairs}]
+    return pairs + (list(zip(left_b, left_a, strict=True)) if len(left_a) == len(left_b) else [])

@@ -26,6 +26,8 @@ from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
 
 __all__ = ["Carried", "Folded", "carry_scopes"]
 
+_NEARBY = 200
+
 
 @dataclass(frozen=True, slots=True)
 class Folded:
@@ -95,35 +97,67 @@ class _Attributor:
         return Attribution(joined.scope, origins, evidence, rule)
 
     def _attribute_group(self, last: int, match: Match, found: list[Attribution | None]) -> None:
-        """Share a region among the nodes of a group: each takes what it can be seen to do, altered ones the rest."""
+        """Share a region among the nodes of a group: each takes what it can be seen to do."""
         core = self._core(match.region)
+        own = [] if match.altered else [n for n in core if self._makes(n, last)]
+        left = [n for n in core if n not in own]
         others = [n for n in match.group if n != last and n not in self._matcher.match and found[n] is None]
-        own = core if match.altered else [n for n in core if self._makes(n, last)]
-        left = core if match.altered else [n for n in core if n not in own]
-        found[last] = self._attribute(last, own or core, match.proven)
-        claims = {n: self._claims(n, left) for n in others}
-        unclaimed = [n for n in left if not any(n in claimed for claimed in claims.values())]
-        whole = self._attribute(last, left or core, match.proven)
+        claims = self._share(others if own else [*others, last], left)
+        claims.setdefault(last, own)
+        whole = self._attribute(last, core, match.proven)
         for node, claimed in claims.items():
-            share = claimed + unclaimed if claimed and not match.altered else claimed
-            joined = self._attribute(node, share, match.proven)
+            alone = not any(set(claimed) & set(theirs) for other, theirs in claims.items() if other != node)
+            joined = self._attribute(node, claimed, match.proven) if alone else None
             if joined is None and whole is not None:
-                evidence = "carried" if len(whole.origins) == 1 else "dataflow"
-                joined = Attribution(whole.scope, whole.origins, evidence)
+                known = node == last or len(whole.origins) == 1
+                joined = Attribution(whole.scope, whole.origins, "carried" if known else "dataflow")
             found[node] = joined
+
+    def _share(self, members: Sequence[int], region: Sequence[int]) -> dict[int, list[int]]:
+        """Divide a region among nodes of B: parameters decide first, then operators, then what lies behind whom."""
+        claims = {member: self._claim_by_parameters(member, region) for member in members}
+        self._claim_by_operator(claims, region)
+        claimants = {n: member for member, claimed in claims.items() for n in claimed}
+        for node in region:
+            if node not in claimants:
+                behind = self._find_behind(node, claimants)
+                if behind is not None:
+                    claims[behind].append(node)
+        return claims
+
+    def _claim_by_parameters(self, member: int, region: Sequence[int]) -> list[int]:
+        known, b = self._matcher.known, self._matcher.b
+        reads = {known[t] for t in b.reads(member) if t in b.constants} - {None}
+        return [n for n in region if reads.intersection(self._a.reads(n))]
+
+    def _claim_by_operator(self, claims: dict[int, list[int]], region: Sequence[int]) -> None:
+        """Pair the nodes of an operator in their order, where A has as many as B; else each may be any of them."""
+        taken = {n for claimed in claims.values() for n in claimed}
+        for op in {self._matcher.b.nodes[member].op for member, claimed in claims.items() if not claimed}:
+            members = [m for m, claimed in claims.items() if not claimed and self._matcher.b.nodes[m].op == op]
+            nodes = [n for n in region if n not in taken and self._a.nodes[n].op == op]
+            same = len(members) == len(nodes)
+            for position, member in enumerate(sorted(members)):
+                claims[member] = [nodes[position]] if same else list(nodes)
+
+    def _find_behind(self, node: int, claimants: dict[int, int]) -> int | None:
+        """Return the node of B that does the nearest work upstream of a node of A."""
+        pending, seen = [node], {node}
+        while pending:
+            for tensor in self._a.reads(pending.pop(0)):
+                producer = self._a.producers[tensor]
+                if producer in claimants:
+                    return claimants[producer]
+                if producer is not None and producer not in seen and len(seen) < _NEARBY:
+                    seen.add(producer)
+                    pending.append(producer)
+        return None
 
     def _makes(self, node: int, of_b: int) -> bool:
         """Say whether a node of A makes a tensor that the node of B makes."""
         known = self._matcher.known
         made = {known[t] for t in self._matcher.b.nodes[of_b].outputs if t != NO_TENSOR}
         return bool(made.intersection(self._a.nodes[node].outputs))
-
-    def _claims(self, node: int, core: Sequence[int]) -> list[int]:
-        """Return the nodes of a region whose work one node of a group does: by parameters, else by operator."""
-        known = self._matcher.known
-        reads = {known[t] for t in self._matcher.b.reads(node) if t in self._matcher.b.constants} - {None}
-        by_parameter = [n for n in core if reads.intersection(self._a.reads(n))]
-        return by_parameter or [n for n in core if self._a.nodes[n].op == self._matcher.b.nodes[node].op]
 
     def _find_merged(self) -> dict[int, list[CallId]]:
         """For each node of A that B kept: the origins of its equals that B did not keep."""

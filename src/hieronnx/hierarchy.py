@@ -198,4 +198,4 @@ class Hierarchy:
     def coverage(self) -> float:
         """Return the share of nodes whose evidence is better than `root`."""
         known = sum(node.evidence != "root" for node in self.nodes)
-        return known / len(self.nodes) if self.nodes else 1.0
+        return known / len(self.nodes) if self.nodes else 0.0

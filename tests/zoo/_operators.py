@@ -125,6 +125,30 @@ class ConvBatchNormSequential(nn.Module):
         return self.body(x)
 
 
+class ConvBatchNormChain(nn.Module):
+    """Pairs of a Conv and a BatchNorm right after each other, in one module and across modules."""
+
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 3, 1)
+            self.norm = nn.BatchNorm2d(3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.conv(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))
+        self.pairs = nn.ModuleList(self.Pair() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.flat(x)
+        for pair in self.pairs:
+            x = pair(x)
+        return x
+
+
 class ConvBatchNormResidual(nn.Module):
     """Folded convolutions on both arms of a residual, and a convolution that is normed by its parent."""
 

@@ -108,6 +108,7 @@ OPERATORS = (
     edge(_operators.FunctionalOnChildWeight, rows),
     edge(_operators.ConvBatchNorm, images),
     edge(_operators.ConvBatchNormSequential, images),
+    edge(_operators.ConvBatchNormChain, images),
     edge(_operators.ConvBatchNormResidual, images),
     edge(_operators.ConstantFoldedBranch, sequences),
     edge(_operators.TiedWeights, ids),

@@ -47,7 +47,7 @@ def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
     return {
         axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_{axis}")
         for axis, size in sizes.items()
-        if size is not None and not isinstance(size, int)
+        if size is not None and not isinstance(size, int) and size is not torch.export.Dim.STATIC
     }
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.fx.experimental import proxy_tensor
+from torch.nn.modules import module as module_hooks
 from torch.onnx._internal.exporter import _core as dynamo_core
 from torch.onnx._internal.torchscript_exporter import onnx_proto_utils
 from torch.onnx._internal.torchscript_exporter import utils as torchscript_utils
@@ -29,6 +30,7 @@ __all__ = [
     "LoweringObserver",
     "exclusive",
     "generated_source_node",
+    "has_hooks",
     "node_blocks",
     "node_inputs",
     "node_outputs",
@@ -166,6 +168,12 @@ def trace_scope_names() -> dict[torch.nn.Module, str] | None:
     """
     found: dict[torch.nn.Module, str] | None = torch.jit._trace._trace_module_map
     return found
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Say whether hooks run around a module's forward, its own or those of all modules."""
+    everywhere = module_hooks._global_forward_hooks or module_hooks._global_forward_pre_hooks
+    return bool(module._forward_hooks or module._forward_pre_hooks or everywhere)
 
 
 def traced_kinds() -> list[str]:

@@ -77,6 +77,7 @@ class _Watcher:
         self._raw: View | None = None
         self._scopes: list[Attribution | None] = []
         self._model = model
+        self._evidence = "captured"
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -191,7 +192,7 @@ class _Watcher:
         if marked is None:
             return None
         call = final[marked]
-        return Attribution(call, (call,), "captured")
+        return Attribution(call, (call,), self._evidence)
 
     def _call_of(self, node: ir.Node) -> CallId | None:
         """Return the call that an ONNX node's FX node was marked with, or that torch's own record has for it."""
@@ -207,7 +208,8 @@ class _Watcher:
     def _mark_from_stacks(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Mark the nodes from torch's own record of modules: where torch.export could only trace strictly, by Dynamo.
 
-        Dynamo does not run the modules, so that calls without an operation are not seen.
+        Dynamo does not run the modules, so that calls without an operation are not seen; and what torch set apart
+        (no_grad, autocast) has the record of the operator around it. So this is no more than names.
         """
         root = self._recorder.enter(self._model)
         for node in nodes:
@@ -215,9 +217,11 @@ class _Watcher:
             names = [(key, name.removeprefix(_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack]
             paths = [(key, name, self._path_of_stack_key(str(key)) or self._path_of_alias(name)) for key, name in names]
             found = [((key, name), path) for key, name, path in paths if path]
-            call = self._recorder.enter_recorded("strict", found)
-            node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call or ROOT)}
+            call = self._recorder.enter_recorded("strict", found) if stack else None
+            if call is not None:
+                node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
+        self._evidence = "name"
 
     def _path_of_alias(self, alias: str) -> str | None:
         """Return the canonical path of a module from any of its names."""

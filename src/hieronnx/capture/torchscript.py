@@ -123,7 +123,7 @@ class _Watcher:
         call = self._recorder.enter(module)
         if call is None:
             return original(module, *args, **kwargs)
-        hooked = caller is not None and bool(module._forward_hooks or module._forward_pre_hooks)
+        hooked = caller is not None and _torch.has_hooks(module)
         start = len(_torch.traced_kinds()) if hooked else 0
         try:
             self._name_scope(module, call)
@@ -201,7 +201,8 @@ class _Watcher:
                 continue
             replaced = [scope for _, scope in self._traced[expected:place] if scope is not None]
             if replaced and pending:
-                joined = join_scopes(replaced, self._tree(), "captured")
+                # Between two calls with nothing in between, which node is whose is not known.
+                joined = join_scopes(replaced, self._tree(), "captured" if len(replaced) == 1 else "dataflow")
                 for new in pending:
                     self._note_all(new, joined)
             pending, expected = [], place + 1

@@ -25,8 +25,17 @@ FEW = (
     "t5",
     "tied_weights",
 )
-# Where torch's own conversion to 17 writes what ONNX Runtime refuses (an attribute that 17 does not have).
-UNRUNNABLE = {("nested_cond", 17), ("returns_nested", 17), ("modernbert", 17), ("gpt2", 17)}
+# Where torch's own conversion to 17 writes what ONNX Runtime refuses (an attribute that 17 does not have), and an
+# Attention of opset 23 with a mask of a shape that ONNX Runtime does not take.
+UNRUNNABLE = {
+    ("gpt2", 17),
+    ("mask_in_every_layer", 23),
+    ("modernbert", 17),
+    ("nested_cond", 17),
+    ("returns_nested", 17),
+}
+# Copies of an input or an output as another output, of which torch says nothing.
+NOTHING_KNOWN = {"input_as_output", "same_output_twice"}
 
 
 def exports(names: tuple[str, ...]) -> list[tuple[str, str, int]]:
@@ -42,7 +51,7 @@ def check(name: str, exporter: str, opset: int) -> None:
     case, found = CASES[name], exported(name, exporter, opset_version=opset)
     baseline = export_baseline(name, exporter, opset_version=opset)
     assert_same_as_baseline(found.result.path, baseline, ignore_trace_counter=True)
-    assert found.hierarchy.coverage() == 1.0
+    assert found.hierarchy.coverage() == 1.0 or name in NOTHING_KNOWN
     if (name, opset) not in UNRUNNABLE:
         report = check_values(found.model, case.args(), case.kwargs(), found.result.path, found.attributed)
         assert not report.wrong, report.summary()

@@ -52,7 +52,7 @@ def check(name: str, exporter: str, opset: int) -> None:
     baseline = export_baseline(name, exporter, opset_version=opset)
     assert_same_as_baseline(found.result.path, baseline, ignore_trace_counter=True)
     assert found.hierarchy.coverage() == 1.0 or name in NOTHING_KNOWN
-    if (name, opset) not in UNRUNNABLE:
+    if exporter != "dynamo" or (name, opset) not in UNRUNNABLE:
         report = check_values(found.model, case.args(), case.kwargs(), found.result.path, found.attributed)
         assert not report.wrong, report.summary()
 

@@ -280,8 +280,9 @@ class Matcher:
         if graph is None or not node.inputs or node.bodies:
             return None
         key = self._loose_key(node, graph, self._number_b)
-        found = [n for n in self._index.get(key, ()) if key is not None]
-        alike = [n for n in found if self.same_form(node, self.a.nodes[n])]
+        if key is None:
+            return None
+        alike = [n for n in self._index.get(key, ()) if self.same_form(node, self.a.nodes[n])]
         free = [n for n in alike if n not in self._taken and not self._is_named(n)]
         chosen = free or alike
         classes = {self.values.key(n, self.a.nodes[n]) for n in chosen}

@@ -27,6 +27,7 @@ __all__ = [
     "View",
     "ViewGraph",
     "ViewNode",
+    "body_key",
     "first_output",
     "load_model",
     "view_model",

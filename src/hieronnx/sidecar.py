@@ -169,7 +169,8 @@ def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
     for call in hierarchy.calls:
         first_tags.setdefault(call.id.module, call.tag)
     tags = [hierarchy.tag_of(node.scope) for node in hierarchy.nodes]
-    readers = _reader_tags(view, _tags_in_view_order(view, hierarchy))
+    view_tags = _tags_in_view_order(view, hierarchy)
+    readers = _reader_tags(view, view_tags)
     document = Document(
         format_version=FORMAT_VERSION,
         generator=Generator("hieronnx", __version__),
@@ -181,7 +182,7 @@ def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
         ],
         hierarchy=dict(hierarchy.tags),
         nodes=_encode_nodes(hierarchy.nodes, tags, view, readers),
-        tensors=_encode_tensors(view, hierarchy, readers),
+        tensors=_encode_tensors(view, view_tags, readers),
         initializers={i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers},
         summary=summarize(hierarchy),
     )
@@ -302,8 +303,7 @@ def _encode_nodes(
     return entries
 
 
-def _encode_tensors(view: View, hierarchy: Hierarchy, readers: Sequence[Sequence[str]]) -> list[TensorEntry]:
-    tags = _tags_in_view_order(view, hierarchy)
+def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[Sequence[str]]) -> list[TensorEntry]:
     return [
         TensorEntry(
             graph=view.graphs[view.tensor_graphs[tensor]].key,

@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from hieronnx.errors import HieronnxError
+from hieronnx.graph import body_key
 
 __all__ = ["read_node_keys", "read_node_names", "read_skeleton", "write_annotated"]
 
@@ -105,7 +106,7 @@ def _read_names(graph: memoryview, key: str, node_field: int, names: dict[tuple[
         for field, attribute in fields:
             if field == _NODE_ATTRIBUTE:
                 for body, label in _attribute_bodies(attribute):
-                    _read_names(body, f"{key}/{output}.{label}" if key else f"{output}.{label}", _GRAPH_NODE, names)
+                    _read_names(body, body_key(key, output, label), _GRAPH_NODE, names)
 
 
 def _attribute_bodies(attribute: memoryview) -> Iterator[tuple[memoryview, str]]:
@@ -214,12 +215,13 @@ def _bodies(
             continue
         label = name if number == _ATTRIBUTE_GRAPH else f"{name}.{index}"
         index += number == _ATTRIBUTE_GRAPHS
-        key = f"{graph}/{output}.{label}" if graph else f"{output}.{label}"
+        key = body_key(graph, output, label)
         yield from _framed(number, _graph(content, key, metadata, _GRAPH_NODE))
 
 
 def _function_key(view: memoryview) -> str:
-    found = {number: str(content, "utf-8") for number, _, content in _fields(view) if number in (1, 10, 13)}
+    parts = (_FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD)
+    found = {number: str(content, "utf-8") for number, _, content in _fields(view) if number in parts}
     overload = found.get(_FUNCTION_OVERLOAD, "")
     key = f"{found.get(_FUNCTION_DOMAIN, '')}::{found.get(_FUNCTION_NAME, '')}"
     return f"{key}:{overload}" if overload else key

@@ -294,5 +294,5 @@ def test_a_sidecar_of_another_file_is_not_believed(tmp_path: Path) -> None:
     (tmp_path / "other.json").rename(tmp_path / "one_hierarchy.json")
     (tmp_path / "one.json").rename(tmp_path / "other_hierarchy.json")
     assert [node.scope for node in hieronnx.load(tmp_path / "one.onnx").nodes] == [node.scope for node in expected]
-    with pytest.raises(hieronnx.HieronnxError, match="tells of another file"):
+    with pytest.raises(hieronnx.HieronnxError, match="tells of another model"):
         hieronnx.load(tmp_path / "other.onnx")

@@ -19,7 +19,7 @@ FILES = {
 }
 
 RECORDS = {"errors", "hierarchy", "categories", "tags"}
-GRAPHS = {"_matching", "graph", "wire", "carry", "sidecar"}
+GRAPHS = {"_document", "_embedded", "_matching", "graph", "wire", "carry", "sidecar"}
 TORCH = {"capture", "attribute"}
 # A new part needs a line here: that is the moment to decide where it stands.
 MAY_IMPORT = {

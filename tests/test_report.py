@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.text import Text
 
 from hieronnx.errors import InputError
 from hieronnx.hierarchy import ROOT, CallId, Hierarchy, Module, Node
+from hieronnx.report._text import make_table, to_text
 from hieronnx.report.summary import WrittenFile, render_coverage, render_files, summary_to_json
 from hieronnx.report.tree import Branch, grow_tree, render_tree, tree_to_json
 from hieronnx.tags import CallSite, TagPolicy, build_calls
@@ -241,3 +243,13 @@ def test_sizes(size: int, text: str) -> None:
         "a.onnx",
         text,
     ]
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2Jb", "bell\x07", "line\nbreak", "\u202eright to left", "x" * 1_000_000])
+def test_a_name_cannot_command_the_terminal_or_flood_it(name: str) -> None:
+    for cell in (name, Text(name), Text.assemble(("├─ ", "dim"), name)):
+        table = make_table("name", "n")
+        table.add_row(cell, "1")
+        line = to_text(table, colour=True).splitlines()[-1]
+        assert len(line) < 1100
+        assert all(character.isprintable() for character in line.replace("\x1b[2m", "").replace("\x1b[0m", ""))

@@ -357,7 +357,12 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
 SPOILED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a field is missing": (lambda d: d.pop("calls"), "calls"),
     "a field has another type": (lambda d: d["nodes"][0].update(call="zero"), "nodes"),
-    "a parent is not there": (lambda d: d["calls"][1].update(parent=99), "out of range"),
+    "a parent is not there": (lambda d: d["calls"][1].update(parent=99), "no caller"),
+    "a parent is counted from the end": (lambda d: d["calls"][1].update(parent=-1), "no caller"),
+    "a call is its own parent": (lambda d: d["calls"][1].update(parent=1), "no caller"),
+    "there are two roots": (lambda d: d["calls"][1].update(parent=None), "no caller"),
+    "a call is there twice": (lambda d: d["calls"].append(d["calls"][1]), "twice"),
+    "a call has a negative number": (lambda d: d["calls"][1].update(call=-1), "call -1"),
     "a node's call is not there": (lambda d: d["nodes"][0].update(call=7), "scale@7"),
     "an origin is not there": (lambda d: d["nodes"][0].update(origins=[{"module": "gone", "call": 0}]), "gone"),
     "a call's module is not there": (lambda d: d["modules"].pop("scale"), "scale"),

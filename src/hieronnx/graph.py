@@ -7,11 +7,12 @@ view of a graph can outlive the graph (an optimizer works in place).
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import onnx_ir as ir
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_TENSOR",
+    "SMALL_TENSOR_BYTES",
     "ModelLike",
     "TensorType",
     "View",
@@ -37,7 +39,9 @@ __all__ = [
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 NO_TENSOR = -1
-_SMALL_TENSOR_BYTES = 1024
+SMALL_TENSOR_BYTES = 1024
+_SCALARS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.INT, ir.AttributeType.STRING})
+_LISTS = frozenset({ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS})
 # Inputs of which only the shape or the element type counts, not the values.
 _VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 
@@ -301,17 +305,35 @@ def _attribute_value_key(attribute: ir.Attr) -> Hashable:
     if attribute.is_ref():
         return "ref", attribute.ref_attr_name
     if attribute.type == ir.AttributeType.TENSOR:
-        return _content_key(attribute.as_tensor(), attribute.name)
-    if attribute.type in (ir.AttributeType.TENSORS, ir.AttributeType.SPARSE_TENSOR):
-        return "object", id(attribute.value)
-    value = attribute.value
-    return tuple(value) if isinstance(value, list | tuple) else value
+        return _tensor_key(attribute.as_tensor())
+    if attribute.type in _SCALARS:
+        return _comparable(attribute.value)
+    if attribute.type in _LISTS:
+        return tuple(map(_comparable, attribute.value))
+    return bytes(ir.serde.serialize_attribute(attribute).SerializeToString(deterministic=True))
+
+
+def _comparable(value: Hashable) -> Hashable:
+    return value if value == value else "nan"
+
+
+def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
+    """Key a tensor in an attribute by its content; one that is in another file by where it is."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return "external", tensor.location, tensor.offset, tensor.length
+    shape = tuple(tensor.shape.numpy())
+    if tensor.dtype == ir.DataType.STRING:
+        return tensor.dtype, shape, tuple(cast("ir.StringTensor", tensor).string_data())
+    content = tensor.tobytes()
+    if len(content) > SMALL_TENSOR_BYTES:
+        content = hashlib.blake2b(content, digest_size=16).digest()
+    return tensor.dtype, shape, content
 
 
 def _content_key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
     """Key a tensor by its content where that is small and at hand; else by where it is, or by its name."""
     if isinstance(tensor, ir.ExternalTensor):
         return "external", tensor.location, tensor.offset, tensor.length
-    if tensor is None or tensor.nbytes > _SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
+    if tensor is None or tensor.nbytes > SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
         return "named", name
     return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()

@@ -6,9 +6,10 @@ needed to know every node's call, and survives where the sidecar gets lost.
 
 from __future__ import annotations
 
-import json
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,142 +17,45 @@ import msgspec
 import onnx_ir as ir
 
 from hieronnx import __version__
+from hieronnx._document import (
+    FORMAT_VERSION,
+    CallEntry,
+    CallRef,
+    CategoryEntry,
+    Document,
+    Generator,
+    InitializerEntry,
+    ModuleEntry,
+    NodeEntry,
+    Summary,
+    TensorEntry,
+    check_references,
+    check_version,
+    json_schema,
+    make_calls,
+)
+from hieronnx._embedded import embedded_metadata, embedded_model_metadata, read_embedded
 from hieronnx.categories import category_of
 from hieronnx.errors import HieronnxError
-from hieronnx.graph import NO_TENSOR, View, first_output, walk_nodes
-from hieronnx.hierarchy import CONFIDENCE, ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph import NO_TENSOR, ModelLike, View, first_output, load_model, walk_nodes
+from hieronnx.hierarchy import CONFIDENCE, CallId, Hierarchy, Initializer, Module, Node
 from hieronnx.wire import read_node_keys, read_skeleton
 
 __all__ = [
     "FORMAT_VERSION",
+    "OpenedModel",
     "describe_file",
     "embedded_metadata",
     "embedded_model_metadata",
     "encode_sidecar",
     "json_schema",
     "load",
+    "open_model",
+    "read_sidecar",
+    "require_hierarchy",
     "sidecar_path",
+    "summarize",
 ]
-
-FORMAT_VERSION = "1.0"
-_PREFIX = "hieronnx."
-
-
-# -- the JSON document ------------------------------------------------------------------------------------
-
-
-class Generator(msgspec.Struct, frozen=True):
-    """What wrote the file."""
-
-    name: str
-    version: str
-
-
-class CallRef(msgspec.Struct, frozen=True):
-    """A call, by module and index."""
-
-    module: str
-    call: int
-
-
-class ModuleEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
-    """One module: names and metadata only."""
-
-    class_name: str
-    qualified_class: str
-    forward_args: list[str]
-    forward_defaults: dict[str, Any]
-    parameters: list[str]
-    direct_parameters: list[str]
-    parameter_count: int
-    children: list[str]
-    depth: int
-    tag: str | None
-    """The tag of the module's first call; null where it was never called."""
-
-
-class CallEntry(msgspec.Struct, frozen=True):
-    """One call; `parent` is the position of the caller in the list."""
-
-    module: str
-    call: int
-    parent: int | None
-    via: str
-    tag: str
-
-
-class NodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One node; `tags` are its own tag and those of the calls that read what it makes."""
-
-    graph: str
-    name: str
-    op_type: str
-    domain: str
-    output: str
-    module: str
-    call: int
-    tag: str
-    tags: list[str]
-    origins: list[CallRef]
-    evidence: str
-    confidence: str
-    rule: str = ""
-
-
-class TensorEntry(msgspec.Struct, frozen=True):
-    """One tensor: the tag of the node that makes it (null for inputs and initializers), and of its readers."""
-
-    graph: str
-    name: str
-    producer: str | None
-    consumers: list[str]
-
-
-class InitializerEntry(msgspec.Struct, frozen=True):
-    """One initializer: the parameter that it holds, and the calls whose work was folded into it."""
-
-    parameter: str | None
-    origins: list[CallRef]
-
-
-class CategoryEntry(msgspec.Struct, frozen=True):
-    """How many nodes a category of operators has, and how many of them are attributed."""
-
-    total: int
-    attributed: int
-    percent: float
-
-
-class Summary(msgspec.Struct, frozen=True):
-    """Totals over the nodes."""
-
-    nodes: int
-    modules: int
-    calls: int
-    coverage: float
-    by_evidence: dict[str, int]
-    by_confidence: dict[str, int]
-    category_statistics: dict[str, CategoryEntry]
-
-
-class Document(msgspec.Struct, frozen=True):
-    """The `_hierarchy.json` of one ONNX file."""
-
-    format_version: str
-    generator: Generator
-    model: dict[str, Any]
-    modules: dict[str, ModuleEntry]
-    calls: list[CallEntry]
-    hierarchy: dict[str, str]
-    nodes: list[NodeEntry]
-    tensors: list[TensorEntry]
-    initializers: dict[str, InitializerEntry]
-    summary: Summary
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the sidecar; the package ships it as `hierarchy.schema.json`."""
-    return msgspec.json.schema(Document)
 
 
 def sidecar_path(model: Path) -> Path:
@@ -316,36 +220,6 @@ def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[Sequence[
     ]
 
 
-def embedded_metadata(hierarchy: Hierarchy, node: Node) -> dict[str, str]:
-    """Return what is embedded in a node: tag, module, call and evidence; origins where there are others."""
-    metadata = {
-        f"{_PREFIX}tag": hierarchy.tag_of(node.scope),
-        f"{_PREFIX}module": node.scope.module,
-        f"{_PREFIX}call": str(node.scope.number),
-        f"{_PREFIX}evidence": node.evidence,
-    }
-    if node.origins != (node.scope,):
-        metadata[f"{_PREFIX}origins"] = json.dumps([[o.module, o.number] for o in node.origins])
-    return metadata
-
-
-def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
-    """Return what is embedded in the model itself: the call tree, as compact JSON."""
-    positions = {call.id: position for position, call in enumerate(hierarchy.calls)}
-    calls = [
-        [
-            call.id.module,
-            call.id.number,
-            None if call.parent is None else positions[call.parent],
-            call.via,
-            call.tag,
-            hierarchy.modules[call.id.module].qualified_class,
-        ]
-        for call in hierarchy.calls
-    ]
-    return {f"{_PREFIX}format_version": FORMAT_VERSION, f"{_PREFIX}calls": json.dumps(calls, separators=(",", ":"))}
-
-
 # -- reading ----------------------------------------------------------------------------------------------
 
 
@@ -360,35 +234,92 @@ def load(path: str | Path) -> Hierarchy:
         'pooler'
     """
     model = Path(path)
-    if not model.is_file():
-        raise HieronnxError(f"no ONNX file at '{model}'")
+    found = _find_sidecar(model, read_node_keys(_existing(model)))
+    return found or require_hierarchy(read_embedded(_read_structure(model), str(model)), model)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedModel:
+    """A model that a tool works on: its structure, and its hierarchy if it has one."""
+
+    name: str
+    """The file's path as it was given; `model` for a model in memory."""
+    path: Path | None
+    model: ir.Model
+    """Of a file: without the contents of all but its smallest initializers."""
+    hierarchy: Hierarchy | None
+
+
+def open_model(model: ModelLike) -> OpenedModel:
+    """Open a model and its hierarchy, if it has one; of a file no weights are read.
+
+    Raises:
+        HieronnxError: If the file is missing or is not an ONNX model, or its hierarchy cannot be read.
+    """
+    if not isinstance(model, str | os.PathLike):
+        loaded = load_model(model)
+        return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
+    path = Path(model)
+    loaded = _read_structure(_existing(path))
+    hierarchy = _find_sidecar(path, {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
+    return OpenedModel(str(path), path, loaded, hierarchy or read_embedded(loaded, str(path)))
+
+
+def require_hierarchy(hierarchy: Hierarchy | None, model: Path | None) -> Hierarchy:
+    """Return the hierarchy, if there is one.
+
+    Raises:
+        HieronnxError: If there is none.
+    """
+    if hierarchy is not None:
+        return hierarchy
+    if model is None:
+        raise HieronnxError("the model has no hierarchy inside; export it with 'hieronnx export' to get one")
     sidecar = sidecar_path(model)
-    foreign = ""
-    if sidecar.is_file():
-        hierarchy = _read_sidecar(sidecar)
-        if {(node.graph, node.output) for node in hierarchy.nodes} == read_node_keys(model):
-            return hierarchy
-        foreign = f" ({sidecar.name} tells of another file: its nodes are not those of this one)"
-    try:
-        found = _read_embedded(ir.serde.deserialize_model(read_skeleton(model)), model)
-    except (ValueError, TypeError, LookupError) as error:
-        raise HieronnxError(f"the metadata in '{model}' is not a hierarchy that this version reads: {error}") from error
-    if found is None:
-        raise HieronnxError(
-            f"'{model}' has no hierarchy: no {sidecar.name} beside it{foreign} and no metadata inside; "
-            "export the model with 'hieronnx export' to get one"
-        )
-    return found
+    foreign = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
+    raise HieronnxError(
+        f"'{model}' has no hierarchy: no {sidecar.name} beside it{foreign} and no metadata inside; "
+        "export the model with 'hieronnx export' to get one"
+    )
 
 
-def _read_sidecar(path: Path) -> Hierarchy:
-    content = path.read_bytes()
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise HieronnxError(f"no ONNX file at '{path}'")
+    return path
+
+
+def _read_structure(path: Path) -> ir.Model:
     try:
+        return ir.serde.deserialize_model(read_skeleton(path))
+    except (ir.serde.SerdeError, ValueError, TypeError, LookupError) as error:
+        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
+
+
+def _find_sidecar(model: Path, keys: set[tuple[str, str]]) -> Hierarchy | None:
+    """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
+    sidecar = sidecar_path(model)
+    if not sidecar.is_file():
+        return None
+    hierarchy = read_sidecar(sidecar)
+    return hierarchy if {(node.graph, node.output) for node in hierarchy.nodes} == keys else None
+
+
+def read_sidecar(path: Path) -> Hierarchy:
+    """Read a `_hierarchy.json`, whatever file it is of.
+
+    Raises:
+        HieronnxError: If it is not a hierarchy that this version reads.
+    """
+    try:
+        content = path.read_bytes()
         # The version first: a document of another one need not have this one's fields.
-        _check_version(msgspec.json.decode(content, type=_Versioned).format_version, path)
+        check_version(msgspec.json.decode(content, type=_Versioned).format_version, str(path))
         found = _decode_document(msgspec.json.decode(content, type=Document))
-        _check_references(found)
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError) as error:
+        check_references(found)
+    except OSError as error:
+        raise HieronnxError(f"cannot read '{path}': {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, RecursionError) as error:
         raise HieronnxError(f"'{path}' is not a hierarchy that this version reads: {error}") from error
     return found
 
@@ -397,42 +328,10 @@ class _Versioned(msgspec.Struct, frozen=True):
     format_version: str
 
 
-def _check_version(version: str, path: Path) -> None:
-    if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise HieronnxError(
-            f"'{path}' has hierarchy format version {version}; this hieronnx reads {FORMAT_VERSION}: "
-            "use the version that wrote it, or export the model anew"
-        )
-
-
-def _check_references(hierarchy: Hierarchy) -> None:
-    """Make sure that the hierarchy is one: every call, module and evidence that is spoken of is known.
-
-    Raises:
-        LookupError: If one is not.
-    """
-    for node in hierarchy.nodes:
-        if node.evidence not in CONFIDENCE:
-            raise LookupError(f"node '{node.name}' has the unknown evidence '{node.evidence}'")
-        for call in (node.scope, *node.origins):
-            if call not in hierarchy.call_by_id:
-                raise LookupError(f"node '{node.name}' speaks of call '{call}', which is not among the calls")
-    for item in hierarchy.calls:
-        if item.id.module not in hierarchy.modules:
-            raise LookupError(f"call '{item.id}' is of no module of the table")
-
-
 def _decode_document(document: Document) -> Hierarchy:
-    ids = [CallId(call.module, call.call) for call in document.calls]
-    seen: set[str] = set()
-    calls = []
-    for call, identity in zip(document.calls, ids, strict=True):
-        parent = None if call.parent is None else ids[call.parent]
-        calls.append(Call(identity, parent, call.via, call.tag, call.tag not in seen))
-        seen.add(call.tag)
     return Hierarchy(
         modules={path: _decode_module(path, entry) for path, entry in document.modules.items()},
-        calls=tuple(calls),
+        calls=make_calls((c.module, c.call, c.parent, c.via, c.tag) for c in document.calls),
         nodes=tuple(_decode_node(entry) for entry in document.nodes),
         initializers=tuple(
             Initializer(name, entry.parameter, _decode_refs(entry.origins))
@@ -472,45 +371,4 @@ def _decode_node(entry: NodeEntry) -> Node:
         origins=_decode_refs(entry.origins),
         evidence=entry.evidence,
         rule=entry.rule,
-    )
-
-
-def _read_embedded(model: ir.Model, file: Path) -> Hierarchy | None:
-    """Read the hierarchy from inside a model; None if there is none. A node without metadata is at the root."""
-    text = model.metadata_props.get(f"{_PREFIX}calls")
-    if text is None:
-        return None
-    _check_version(model.metadata_props.get(f"{_PREFIX}format_version", "unknown"), file)
-    rows = json.loads(text)
-    ids = [CallId(row[0], row[1]) for row in rows]
-    calls, modules, seen = [], {}, set[str]()
-    for (path, _, parent, via, tag, qualified), identity in zip(rows, ids, strict=True):
-        calls.append(Call(identity, None if parent is None else ids[parent], via, tag, tag not in seen))
-        seen.add(tag)
-        modules[path] = _named_module(path, qualified)
-    nodes = tuple(_read_embedded_node(graph, node) for graph, node in walk_nodes(model))
-    found = Hierarchy(modules, tuple(calls), nodes)
-    _check_references(found)
-    return found
-
-
-def _named_module(path: str, qualified: str) -> Module:
-    depth = path.count(".") + 1 if path else 0
-    return Module(path, qualified.rpartition(".")[2], qualified, (), {}, (), (), 0, (), depth)
-
-
-def _read_embedded_node(graph: str, node: ir.Node) -> Node:
-    props: Mapping[str, str] = node.metadata_props
-    known = f"{_PREFIX}module" in props
-    scope = CallId(props[f"{_PREFIX}module"], int(props[f"{_PREFIX}call"])) if known else ROOT
-    origins = json.loads(props.get(f"{_PREFIX}origins", "null"))
-    return Node(
-        graph=graph,
-        name=node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        output=first_output(node),
-        scope=scope,
-        origins=tuple(CallId(*origin) for origin in origins) if origins is not None else (scope,),
-        evidence=props.get(f"{_PREFIX}evidence", "root"),
     )

@@ -16,7 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from hieronnx.errors import HieronnxError
-from hieronnx.graph import body_key
+from hieronnx.graph import SMALL_TENSOR_BYTES, body_key
 
 __all__ = ["read_node_keys", "read_node_names", "read_skeleton", "write_annotated"]
 
@@ -27,6 +27,8 @@ _Chunk: TypeAlias = "bytes | memoryview"
 _MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
 _TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})  # every field of a TensorProto that holds elements
+# What a skeleton keeps: up to SMALL_TENSOR_BYTES in memory can take ten times that here, a varint for a byte.
+_SMALL_TENSOR_DATA = 10 * SMALL_TENSOR_BYTES
 _FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD = 1, 10, 13
 _NODE_OUTPUT, _NODE_NAME, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 3, 5, 9
 _ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
@@ -119,7 +121,9 @@ def _attribute_bodies(attribute: memoryview) -> Iterator[tuple[memoryview, str]]
 
 
 def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
-    """Read a model without the contents of its main graph's initializers, whatever its size.
+    """Read a model without the contents of its main graph's initializers, but for small ones, whatever its size.
+
+    The small ones say what the graph does: shapes, axes, indices.
 
     Raises:
         HieronnxError: If the file is not an ONNX model.
@@ -164,10 +168,15 @@ def _skeleton_model(view: memoryview) -> Iterator[bytes]:
 def _skeleton_graph(view: memoryview) -> Iterator[bytes]:
     for number, whole, content in _fields(view):
         if number == _GRAPH_INITIALIZER:
-            kept = [bytes(part) for field, part, _ in _fields(content) if field not in _TENSOR_DATA]
-            yield from map(bytes, _framed(number, kept))
+            yield from map(bytes, _framed(number, _skeleton_tensor(content)))
         else:
             yield bytes(whole)
+
+
+def _skeleton_tensor(view: memoryview) -> list[memoryview]:
+    fields = list(_fields(view))
+    small = sum(len(whole) for number, whole, _ in fields if number in _TENSOR_DATA) <= _SMALL_TENSOR_DATA
+    return [whole for number, whole, _ in fields if small or number not in _TENSOR_DATA]
 
 
 def _graph(view: memoryview, key: str, metadata: Metadata, node_field: int) -> Iterator[_Chunk]:

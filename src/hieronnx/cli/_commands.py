@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hieronnx.errors import HieronnxError
+from hieronnx.report._clean import clean_line
 
 __all__ = ["Commands"]
 
@@ -52,7 +53,7 @@ class Commands(click.Group):
 
 
 def _complain(message: str) -> None:
-    click.echo(f"error: {' '.join(message.split())}", err=True)
+    click.echo(f"error: {clean_line(message)}", err=True)
 
 
 def _describe(error: click.ClickException) -> str:

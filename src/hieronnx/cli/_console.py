@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from hieronnx.errors import HieronnxError
+from hieronnx.report._clean import clean_line
 
 __all__ = ["print_json", "print_text", "use_colour", "working"]
 
@@ -90,7 +91,7 @@ class _Notes(logging.Handler):
         self._stream = stream
 
     def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"note: {' '.join(record.getMessage().split())}", file=self._stream)
+        click.echo(f"note: {clean_line(record.getMessage())}", file=self._stream)
 
 
 @contextmanager

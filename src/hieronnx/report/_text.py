@@ -1,4 +1,4 @@
-"""Tables and text as strings, at their natural width."""
+"""Tables and text as strings, at their natural width, with nothing in them that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from io import StringIO
 
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
+
+from hieronnx.report._clean import clean_name
 
 __all__ = ["count", "make_table", "to_text"]
 
@@ -13,12 +16,27 @@ __all__ = ["count", "make_table", "to_text"]
 _WIDTH = 100_000
 
 
+class _CleanTable(Table):
+    """A table that cleans what is put into it: names come from files, and anything can be in a file."""
+
+    def add_row(self, *cells: RenderableType | None, **options: object) -> None:
+        super().add_row(*map(_clean_cell, cells), **options)  # type: ignore[arg-type]  # rich's own options
+
+
 def make_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
     """Return an empty table without lines; the columns named in `numbers` are aligned to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = _CleanTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in numbers else "left", no_wrap=True)
+        table.add_column(clean_name(column), justify="right" if column in numbers else "left", no_wrap=True)
     return table
+
+
+def _clean_cell(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, str):
+        return clean_name(cell)
+    if isinstance(cell, Text) and (cleaned := clean_name(cell.plain)) != cell.plain:
+        return Text(cleaned)  # its parts' styles would no longer be where the parts are
+    return cell
 
 
 def to_text(*parts: RenderableType, colour: bool = False) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
+from hieronnx._document import CategoryEntry, Summary
 from hieronnx.categories import CATEGORIES
 from hieronnx.hierarchy import CONFIDENCE, Hierarchy
 from hieronnx.report._text import count, make_table, to_text
-from hieronnx.sidecar import CategoryEntry, Summary, summarize
+from hieronnx.sidecar import summarize
 
 __all__ = ["WrittenFile", "render_coverage", "render_files", "render_model", "summary_to_json"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
@@ -29,9 +30,12 @@ __all__ = [
     "View",
     "ViewGraph",
     "ViewNode",
+    "attribute_value_key",
     "body_key",
     "first_output",
+    "function_key",
     "load_model",
+    "reading_graph",
     "view_model",
     "walk_nodes",
 ]
@@ -58,7 +62,7 @@ class ViewNode:
     """A node by numbers: its operator, its tensors, the graph that it is in and the bodies that it has."""
 
     op: str
-    """The operator, with its domain before `::` where that is not the standard one."""
+    """The operator, with its domain before `::` where that is not the standard one, and its overload behind `:`."""
     name: str
     graph: int
     inputs: tuple[int, ...]
@@ -166,17 +170,37 @@ def load_model(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
     if not isinstance(model, str | os.PathLike):
-        return ir.serde.deserialize_model(model)
+        with reading_graph("the model"):
+            return ir.serde.deserialize_model(model)
     path = Path(model)
     if not path.is_file():
         raise HieronnxError(f"no ONNX file at '{path}'")
     try:
-        loaded = ir.load(path)
+        with reading_graph(f"'{path}'"):
+            loaded = ir.load(path)
+    except HieronnxError:
+        raise
     except Exception as error:
         raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
     if not loaded.graph.opset_imports:
         raise HieronnxError(f"'{path}' cannot be read as an ONNX model: it names no opset")
     return loaded
+
+
+@contextmanager
+def reading_graph(name: str) -> Iterator[None]:
+    """Turn what onnx-ir says of a graph that it cannot read into one of our errors, with the innermost cause."""
+    try:
+        yield
+    except (ir.serde.SerdeError, NotImplementedError, ValueError, TypeError, LookupError, AssertionError) as error:
+        raise HieronnxError(f"hieronnx cannot read {name}: {_innermost_reason(error)}") from error
+
+
+def _innermost_reason(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    # onnx-ir only asserts that contents and type of a tensor fit.
+    return " ".join(str(error).split()) or "a tensor holds what its type does not"
 
 
 def first_output(node: ir.Node) -> str:
@@ -188,7 +212,7 @@ def walk_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
     """Yield each node with the key of its graph: main graph, bodies after their node, then functions."""
     yield from _walk_graph(model.graph, "")
     for function in model.functions.values():
-        yield from _walk_graph(function.graph, _function_key(function))
+        yield from _walk_graph(function.graph, function_key(function))
 
 
 def _walk_graph(graph: ir.Graph, key: str) -> Iterator[tuple[str, ir.Node]]:
@@ -203,13 +227,16 @@ def body_key(parent: str, output: str, label: str) -> str:
     return f"{parent}/{output}.{label}" if parent else f"{output}.{label}"
 
 
-def _function_key(function: ir.Function) -> str:
+def function_key(function: ir.Function) -> str:
+    """Return the key of a function's graph: its domain and name, and its overload."""
     domain, name, overload = function.identifier()
     return f"{domain}::{name}" + (f":{overload}" if overload else "")
 
 
 def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     for name, attribute in node.attributes.items():
+        if attribute.is_ref():  # given where the function is called
+            continue
         if attribute.type == ir.AttributeType.GRAPH:
             yield name, attribute.as_graph()
         elif attribute.type == ir.AttributeType.GRAPHS:
@@ -217,40 +244,61 @@ def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
                 yield f"{name}.{index}", body
 
 
-def view_model(model: ir.Model, visit: Callable[[int, ir.Node], None] | None = None) -> View:
+def view_model(
+    model: ir.Model,
+    visit: Callable[[int, ir.Node], None] | None = None,
+    content: Callable[[ir.TensorProtocol | None, str | None], Hashable] | None = None,
+) -> View:
     """Build the view of a model in one walk.
 
     Args:
         model: The model.
         visit: Called with each node's number and the node itself.
+        content: Keys an initializer and its name; by default so that only equal contents have equal keys.
     """
-    builder = _ViewBuilder(visit)
+    builder = _ViewBuilder(visit, content or _content_key)
     builder.add_graph(model.graph, "", "", None)
     for function in model.functions.values():
-        builder.add_graph(function.graph, _function_key(function), "", None)
+        builder.add_graph(function.graph, function_key(function), "", None)
     return builder.view
 
 
 class _ViewBuilder:
     """Numbers values as it meets them; a value is one tensor wherever it is captured."""
 
-    def __init__(self, visit: Callable[[int, ir.Node], None] | None) -> None:
+    def __init__(
+        self,
+        visit: Callable[[int, ir.Node], None] | None,
+        content: Callable[[ir.TensorProtocol | None, str | None], Hashable],
+    ) -> None:
         self.view = View()
-        self._visit = visit
+        self._visit, self._content = visit, content
         self._numbers: dict[ir.Value, int] = {}
+        self._names: list[dict[str, int]] = []
+        """For each graph around the place the numbers of its tensors by name."""
 
     def add_graph(self, graph: ir.Graph, key: str, label: str, owner: int | None) -> int:
         view = self.view
         number = len(view.graphs)
         view.graphs.append(ViewGraph(key, label, owner, (), ()))
+        self._names.append({})
         inputs = tuple(self._number(value, number) for value in graph.inputs)
         for value in graph.initializers.values():
-            view.constants[self._number(value, number)] = _content_key(value.const_value, value.name)
+            view.constants[self._number(value, number)] = self._content(value.const_value, value.name)
         for node in graph:
             self._add_node(node, number, key)
-        outputs = tuple(self._number(value, number) for value in graph.outputs)
+        outputs = tuple(self._number_output(value, number) for value in graph.outputs)
         view.graphs[number] = ViewGraph(key, label, owner, inputs, outputs)
+        self._names.pop()
         return number
+
+    def _number_output(self, value: ir.Value, graph: int) -> int:
+        """Number an output; one that a graph around this one computes is known by its name alone."""
+        if value not in self._numbers and value.name:
+            for names in reversed(self._names):
+                if value.name in names:
+                    return names[value.name]
+        return self._number(value, graph)
 
     def _add_node(self, node: ir.Node, graph: int, key: str) -> None:
         view = self.view
@@ -262,6 +310,7 @@ class _ViewBuilder:
         )
         captures = self._captures(bodies, start, known) if bodies else ()
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        op += f":{node.overload}" if node.overload else ""
         made = ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
         index = view.add_node(made)
         for body in bodies:
@@ -284,6 +333,8 @@ class _ViewBuilder:
         if number is None:
             number = self.view.add_tensor(value.name or "", graph, _type_of(value))
             self._numbers[value] = number
+            if value.name:
+                self._names[-1][value.name] = number
         return number
 
 
@@ -295,26 +346,39 @@ def _type_of(value: ir.Value) -> TensorType | None:
 
 def _attribute_key(node: ir.Node) -> Hashable:
     return tuple(
-        (name, _attribute_value_key(attribute))
+        (name, attribute_value_key(attribute))
         for name, attribute in sorted(node.attributes.items())
-        if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+        if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
     )
 
 
-def _attribute_value_key(attribute: ir.Attr) -> Hashable:
+def attribute_value_key(attribute: ir.Attr) -> Hashable:
+    """Key an attribute so that only equal values of one type have equal keys."""
+    kind = attribute.type
     if attribute.is_ref():
-        return "ref", attribute.ref_attr_name
-    if attribute.type == ir.AttributeType.TENSOR:
+        return "reference", kind.name, attribute.ref_attr_name
+    if kind == ir.AttributeType.TENSOR:
         return _tensor_key(attribute.as_tensor())
-    if attribute.type in _SCALARS:
-        return _comparable(attribute.value)
-    if attribute.type in _LISTS:
-        return tuple(map(_comparable, attribute.value))
-    return bytes(ir.serde.serialize_attribute(attribute).SerializeToString(deterministic=True))
+    if kind in _SCALARS:
+        return kind.name, _exact(attribute.value)
+    if kind in _LISTS:
+        return kind.name, tuple(map(_exact, attribute.value))
+    return kind.name, _serialize_bare(attribute)
 
 
-def _comparable(value: Hashable) -> Hashable:
-    return value if value == value else "nan"
+def _exact(value: Hashable) -> Hashable:
+    # As text, NaN equals itself, and -0.0 is not 0.0.
+    return repr(value) if isinstance(value, float) else value
+
+
+def _serialize_bare(attribute: ir.Attr) -> bytes:
+    """Serialize an attribute without what people write for people."""
+    proto = ir.serde.serialize_attribute(attribute)
+    proto.doc_string = ""
+    sparse = [item for field in (proto.sparse_tensor, *proto.sparse_tensors) for item in (field.values, field.indices)]
+    for tensor in (*proto.tensors, *sparse):
+        tensor.name = tensor.doc_string = ""
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:

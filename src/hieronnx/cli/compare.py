@@ -1,0 +1,68 @@
+"""`hieronnx compare`: are two ONNX files the same computation, and if not, what was done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hieronnx.cli._console import print_json, print_text, use_colour
+
+__all__ = ["compare_command"]
+
+_DIFFERENT = 1
+
+
+@click.command("compare")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--names", is_flag=True, help="Let the names of nodes, tensors and dynamic axes count, too.")
+@click.option("--values", is_flag=True, help="Let the contents of initializers count, too: reads all weights.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="How many nodes to list; the rest is counted.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a report, too."
+)
+@click.pass_context
+def compare_command(
+    context: click.Context,
+    a: Path,
+    b: Path,
+    names: bool,
+    values: bool,
+    limit: int,
+    as_json: bool,
+    markdown: Path | None,
+) -> None:
+    """Tell whether A and B are the same computation graph, and if not, what was added, removed and changed.
+
+    Operators and their versions, attributes, connections, inputs and outputs with their types and dynamic axes, and
+    the types of initializers count; names and the order of independent nodes do not. Changes are grouped by module
+    where one of the files has a hierarchy.
+
+    Exit code 0: the same; 1: different; 2: they could not be compared.
+
+    \b
+    Examples:
+      hieronnx compare model.onnx optimized.onnx
+      hieronnx compare before.onnx after.onnx --values --markdown changes.md
+    """  # noqa: D301  click wants the backspace itself
+    from hieronnx._compare import compare
+    from hieronnx.cli._files import write_text
+    from hieronnx.report.comparison import comparison_to_json, comparison_to_markdown, render_comparison
+
+    comparison = compare(a, b, names=names, values=values)
+    if markdown is not None:
+        write_text(markdown, comparison_to_markdown(comparison))
+    if as_json:
+        print_json(comparison_to_json(comparison))
+    else:
+        print_text(render_comparison(comparison, limit=limit, colour=use_colour()))
+    context.exit(0 if comparison.same else _DIFFERENT)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from io import StringIO
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hieronnx.report._clean import clean_name
 
-__all__ = ["count", "make_table", "to_text"]
+__all__ = ["align_rows", "count", "format_size", "make_table", "to_text"]
 
 # Rows are never wrapped or cut, for they are also read by programs: the widest is as wide as it needs to be.
 _WIDTH = 100_000
@@ -60,3 +62,26 @@ def to_text(*parts: RenderableType, colour: bool = False) -> str:
 def count(number: int, noun: str) -> str:
     """Write a number of things: `1 node`, `1,024 nodes`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def align_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> str:
+    """Render a table as `make_table` does but plain: what takes rich minutes, for a row per node, takes seconds."""
+    cells = [tuple(columns), *(tuple(map(clean_name, row)) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    right = [column in numbers for column in columns]
+    return "\n".join("  ".join(map(_pad, row, widths, right)).rstrip() for row in cells)
+
+
+def _pad(cell: str, width: int, right: bool) -> str:
+    space = " " * (width - cell_len(cell))
+    return space + cell if right else cell + space
+
+
+def format_size(size: int) -> str:
+    """Write a number of bytes: `512 B`, `1.5 kB`."""
+    if size < 1000:
+        return f"{size} B"
+    scaled, units = size / 1000, ["kB", "MB", "GB", "TB"]
+    while scaled >= 999.95 and len(units) > 1:
+        scaled, units = scaled / 1000, units[1:]
+    return f"{scaled:,.1f} {units[0]}"

@@ -13,7 +13,7 @@ from rich.text import Text
 from hieronnx._document import CategoryEntry, Summary
 from hieronnx.categories import CATEGORIES
 from hieronnx.hierarchy import CONFIDENCE, Hierarchy
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.report._text import count, format_size, make_table, to_text
 from hieronnx.sidecar import summarize
 
 __all__ = ["WrittenFile", "render_coverage", "render_files", "render_model", "summary_to_json"]
@@ -31,17 +31,8 @@ def render_files(files: Sequence[WrittenFile], *, colour: bool = False) -> str:
     """Render where the files are, and how large."""
     table = make_table("file", "size", numbers=("size",))
     for file in files:
-        table.add_row(Text(str(file.path)), _format_size(file.size))
+        table.add_row(Text(str(file.path)), format_size(file.size))
     return to_text(table, colour=colour)
-
-
-def _format_size(size: int) -> str:
-    if size < 1000:
-        return f"{size} B"
-    scaled, units = size / 1000, ["kB", "MB", "GB", "TB"]
-    while scaled >= 999.95 and len(units) > 1:
-        scaled, units = scaled / 1000, units[1:]
-    return f"{scaled:,.1f} {units[0]}"
 
 
 def render_model(hierarchy: Hierarchy, *, colour: bool = False) -> str:

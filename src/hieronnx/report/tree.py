@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hieronnx.errors import InputError
+from hieronnx._lines import Lines, label_call, lay_out
 from hieronnx.hierarchy import Call, CallId, Hierarchy, Node
 from hieronnx.report._text import count, make_table, to_text
-from hieronnx.tags import escape, matches
 
 __all__ = ["Branch", "grow_tree", "render_tree", "tree_to_json"]
 
@@ -46,11 +45,7 @@ class Branch:
     @property
     def label(self) -> str:
         """The last segment of the tag; for a call without a tag of its own, what it would look like."""
-        if self.call.tagged:
-            return self.call.tag.rpartition("/")[2]
-        path, number = self.call.id
-        name = f"{escape(self.class_name)}.{escape(path.rpartition('.')[2])}"
-        return f"{name}@{number}" if number else name
+        return label_call(self.call, self.class_name)
 
 
 # -- growing ----------------------------------------------------------------------------------------------
@@ -70,102 +65,30 @@ def grow_tree(
     Raises:
         InputError: If the pattern matches nothing.
     """
-    matched = {call.id for call in hierarchy.calls if pattern is None or _matches(call, pattern)}
-    if not matched:
-        raise InputError(_describe_no_match(hierarchy, pattern or ""))
-    listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
-    if pattern is not None:
-        listed |= matched  # what was asked for is shown, tag or not
-    return _grow(_lay_out(hierarchy, listed, matched), hierarchy.calls[0].id, None, depth)
-
-
-def _matches(call: Call, pattern: str) -> bool:
-    return matches(pattern, call.id.module, str(call.id), call.via, call.tag)
-
-
-def _describe_no_match(hierarchy: Hierarchy, pattern: str) -> str:
-    message = f"no module path or tag matches '{pattern}'"
-    if any(_matches(call, f"*{pattern}*") for call in hierarchy.calls):
-        return f"{message}; did you mean '*{pattern}*'?"
-    return f"{message}; a pattern looks like '*.0.*' or '*/{hierarchy.calls[-1].tag.rpartition('/')[2]}'"
-
-
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """The lines of a tree before any is left out.
-
-    Attributes:
-        hierarchy: whose calls they are.
-        below: the lines directly below each.
-        own: the nodes counted in each.
-        matches: the topmost calls that were asked for.
-        ways: the calls that were asked for and all above them.
-    """
-
-    hierarchy: Hierarchy
-    below: Mapping[CallId, list[CallId]]
-    own: Mapping[CallId, list[Node]]
-    matches: set[CallId]
-    ways: set[CallId]
-
-    def walk(self, call: CallId) -> Iterator[CallId]:
-        """Yield a line and all below it."""
-        waiting = [call]
-        while waiting:
-            line = waiting.pop()
-            yield line
-            waiting += self.below[line]
-
-
-def _lay_out(hierarchy: Hierarchy, listed: set[CallId], matched: set[CallId]) -> _Layout:
-    """Count every node and every call in the nearest listed call above it."""
-    lines: dict[CallId, CallId] = {}
-    below: dict[CallId, list[CallId]] = defaultdict(list)
-    for call in hierarchy.calls:
-        if call.parent is None:
-            lines[call.id] = call.id
-        elif call.id in listed:
-            below[lines[call.parent]].append(call.id)
-            lines[call.id] = call.id
-        else:
-            lines[call.id] = lines[call.parent]
+    lines = lay_out(hierarchy, pattern=pattern, all_calls=all_calls)
     own: dict[CallId, list[Node]] = defaultdict(list)
     for node in hierarchy.nodes:
-        own[lines[node.scope]].append(node)
-    ways = {above for call in matched for above in hierarchy.ancestors(call)}
-    return _Layout(hierarchy, below, own, _find_topmost(hierarchy, matched), ways)
+        own[lines.nearest[node.scope]].append(node)
+    return _grow(lines, own, hierarchy.calls[0].id, None, depth)
 
 
-def _find_topmost(hierarchy: Hierarchy, matched: set[CallId]) -> set[CallId]:
-    """Return the matches that lie below no other."""
-    inside: set[CallId | None] = set()
-    topmost: set[CallId] = set()
-    for call in hierarchy.calls:
-        if call.parent in inside:
-            inside.add(call.id)
-        elif call.id in matched:
-            inside.add(call.id)
-            topmost.add(call.id)
-    return topmost
-
-
-def _grow(layout: _Layout, call: CallId, level: int | None, depth: int | None) -> Branch:
+def _grow(lines: Lines, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None) -> Branch:
     """Grow the branch of a call; `level` counts from the match above it, and is None above the match."""
-    if call in layout.matches:
+    if call in lines.matches:
         level = 0
-    below = [child for child in layout.below[call] if level is not None or child in layout.ways]
+    below = [child for child in lines.below[call] if level is not None or child in lines.ways]
     cut = level is not None and level == depth
     deeper = None if level is None else level + 1
-    region = list(layout.walk(call))
-    module = layout.hierarchy.modules[call.module]
+    region = list(lines.walk(call))
+    module = lines.hierarchy.modules[call.module]
     return Branch(
-        call=layout.hierarchy.call_by_id[call],
+        call=lines.hierarchy.call_by_id[call],
         class_name=module.class_name,
         # Only the sidecar counts parameters; it always describes the file too.
-        parameters=module.parameter_count if layout.hierarchy.model else None,
-        own=tuple(layout.own[call]),
-        total=sum(len(layout.own[line]) for line in region),
-        children=() if cut else tuple(_grow(layout, child, deeper, depth) for child in below),
+        parameters=module.parameter_count if lines.hierarchy.model else None,
+        own=tuple(own[call]),
+        total=sum(len(own[line]) for line in region),
+        children=() if cut else tuple(_grow(lines, own, child, deeper, depth) for child in below),
         hidden=len(region) - 1 if cut else 0,
         context=level is None,
     )
@@ -228,7 +151,7 @@ def _describe_tree(tree: Branch) -> str:
     if hidden:
         parts.append(f"{hidden:,} deeper")
     if tree.parameters is None:
-        parts.append("parameters unknown without the sidecar")
+        parts.append("parameters unknown without the sidecar of the export")
     return ", ".join(parts)
 
 

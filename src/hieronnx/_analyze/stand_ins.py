@@ -1,0 +1,101 @@
+"""Standard operators whose outputs have the shapes of ONNX Runtime's own, for shape inference knows only the standard.
+
+ONNX Runtime writes the models that it optimized without the shapes of inner tensors. In a copy of the graph that is
+made for inference and for nothing else, each of its operators can be replaced by one that gives the same shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+
+import onnx
+from onnx import helper
+
+__all__ = ["replace_node"]
+
+_RUNTIME = "com.microsoft"
+_BLOCKED = "com.microsoft.nchwc"
+
+# Their first output has the shape of their first input.
+_LIKE_INPUT = """
+    BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu
+    RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization
+"""
+# And this output too, where it is there.
+_ALSO_LIKE_INPUT: Mapping[str, int] = MappingProxyType(
+    {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
+)
+_SAME_SHAPE: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {name: (0, _ALSO_LIKE_INPUT.get(name, 0)) for name in _LIKE_INPUT.split()}
+)
+
+# The standard operator, and the inputs that it takes.
+_LIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "FusedConv": ("Conv", (0, 1, 2)),
+        "FusedGemm": ("Gemm", (0, 1, 2)),
+        "QGemm": ("Gemm", (0, 3)),
+        **dict.fromkeys(("DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"), ("MatMul", (0, 1))),
+        "QLinearAdd": ("Add", (0, 3)),
+        "QLinearMul": ("Mul", (0, 3)),
+    }
+)
+_LIKE_BLOCKED = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+
+
+def replace_node(node: onnx.NodeProto, matrices: Collection[str]) -> Iterator[onnx.NodeProto]:
+    """Yield what stands in for a node: one or more nodes that make the same tensors, or the node itself.
+
+    Args:
+        node: The node.
+        matrices: The names of the initializers with two axes.
+    """
+    made: list[onnx.NodeProto] = []
+    if node.domain == _BLOCKED and node.op_type in _LIKE_BLOCKED:
+        made = _imitate(node, node.op_type, tuple(range(len(node.input)))[:3])
+    elif node.domain == _BLOCKED and node.op_type == "ReorderInput" and not node.attribute:
+        made = [helper.make_node("Identity", node.input[:1], node.output[:1])]
+    elif node.domain == _RUNTIME or node.op_type == "SimplifiedLayerNormalization":
+        made = _replace_runtime(node, matrices)
+    yield from made or [node]
+
+
+def _replace_runtime(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
+    if node.op_type in _SAME_SHAPE:
+        outputs = {node.output[o] for o in _SAME_SHAPE[node.op_type] if o < len(node.output)}
+        return [helper.make_node("Identity", node.input[:1], [made]) for made in sorted(outputs) if made]
+    if node.op_type in _LIKE:
+        return _imitate(node, *_LIKE[node.op_type])
+    if node.op_type in ("FusedMatMul", "TransposeMatMul"):
+        return _multiply(node, matrices)
+    if node.op_type == "MultiHeadAttention" and all(node.input[1:3]) and len(node.input) > 2:
+        # Of the queries' length and the values' width.
+        return [helper.make_node("Einsum", [node.input[0], node.input[2]], node.output[:1], equation="bsh,bkv->bsv")]
+    if node.op_type == "GroupQueryAttention" and node.input[1]:
+        return [helper.make_node("Identity", node.input[:1], node.output[:1])]
+    return []
+
+
+def _imitate(node: onnx.NodeProto, op_type: str, inputs: tuple[int, ...]) -> list[onnx.NodeProto]:
+    taken = [node.input[position] for position in inputs if position < len(node.input)]
+    made = helper.make_node(op_type, taken, node.output[:1])
+    known = onnx.defs.get_schema(op_type).attributes
+    made.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
+    return [made]
+
+
+def _multiply(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
+    """Write a product of transposed matrices as a sum over indices."""
+    flags = {attribute.name for attribute in node.attribute if attribute.i}
+    left = _name_axes("ik", "transA" in flags, "transBatchA" in flags)
+    right = _name_axes("kj", "transB" in flags, "transBatchB" in flags)
+    if node.input[1] in matrices:  # inference wants as many axes under both ellipses
+        right = right.replace("...", "")
+    return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ij")]
+
+
+def _name_axes(names: str, transposed: bool, batch_transposed: bool) -> str:
+    """Name the axes of an operand; its batch axes stand before the matrix, or between rows and columns."""
+    pair = names[::-1] if transposed else names
+    return f"{pair[0]}...{pair[1]}" if batch_transposed else f"...{pair}"

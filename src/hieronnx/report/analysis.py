@@ -1,0 +1,280 @@
+"""An analysis as text and as Markdown: the same sections, each a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from hieronnx._analyze.analysis import Analysis, AnalyzedNode, ModuleLine, Tally
+from hieronnx.hierarchy import CONFIDENCE
+from hieronnx.report._clean import clean_name
+from hieronnx.report._markdown import escape_markdown, make_markdown_table
+from hieronnx.report._text import align_rows, count, format_size, make_table, to_text
+
+__all__ = ["SORT_KEYS", "analysis_to_markdown", "render_analysis"]
+
+SORT_KEYS = ("nodes", "parameters", "bytes", "multiply-adds")
+
+# A row per call or per operator could be a hundred thousand; JSON and CSV have them all.
+_MOST_LINES = 500
+_MOST_OPERATORS = 20
+_OPERATORS_OF_LINE = 3
+_STYLES: Mapping[str, str] = {"under": "bold red", "ok": "green"}
+_NUMBERS = ("nodes", "own", "percent", "attributed", "threshold", "parameters", "bytes", "multiply-adds", "value")
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    """A table with what is said below it."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+    below: str = ""
+    long: bool = False
+    """Whether it may have a row for each node."""
+
+
+def render_analysis(
+    analysis: Analysis,
+    *,
+    sort: str | None = None,
+    depth: int | None = None,
+    detailed: bool = False,
+    colour: bool = False,
+) -> str:
+    """Render an analysis as text.
+
+    Args:
+        analysis: The analysis.
+        sort: One of `SORT_KEYS`: the modules as a flat table in this order; a tree if not given.
+        depth: How many levels of modules below the root, or below each match, to show.
+        detailed: Whether to list the nodes.
+        colour: Whether to use ANSI colours.
+    """
+    sections = _list_sections(analysis, sort, depth, detailed=detailed, tree=sort is None)
+    blocks = [_render_section(section, colour) for section in sections]
+    return "\n\n".join(filter(None, [*blocks, *_describe_notes(analysis)]))
+
+
+def analysis_to_markdown(
+    analysis: Analysis, *, sort: str | None = None, depth: int | None = None, detailed: bool = False
+) -> str:
+    """Return an analysis as a Markdown document; the options are those of `render_analysis`."""
+    blocks = [f"# {escape_markdown(analysis.name)}"]
+    for section in _list_sections(analysis, sort, depth, detailed=detailed, tree=False):
+        blocks.append(f"## {section.title}")
+        blocks.append(make_markdown_table(section.columns, section.rows, _NUMBERS))
+        blocks.append(escape_markdown(section.below))
+    blocks += [escape_markdown(note) for note in _describe_notes(analysis)]
+    return "\n\n".join(filter(None, blocks)) + "\n"
+
+
+def _render_section(section: _Section, colour: bool) -> str:
+    if section.long:
+        table = align_rows(section.columns, section.rows, numbers=_NUMBERS)
+    else:
+        made = make_table(*section.columns, numbers=_NUMBERS)
+        for row in section.rows:
+            made.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        table = to_text(made, colour=colour)
+    return f"{table}\n\n{section.below}" if section.below else table
+
+
+def _describe_notes(analysis: Analysis) -> list[str]:
+    return [f"note: {clean_name(note)}" for note in analysis.notes]
+
+
+# -- sections ---------------------------------------------------------------------------------------------
+
+
+def _list_sections(
+    analysis: Analysis, sort: str | None, depth: int | None, *, detailed: bool, tree: bool
+) -> Iterator[_Section]:
+    yield _Section("Totals", (analysis.name, "value"), list(_list_totals(analysis)))
+    if analysis.by_evidence and analysis.nodes:
+        yield _make_evidence(analysis)
+    if analysis.categories:
+        yield _make_categories(analysis)
+    if analysis.nodes:
+        yield _make_operators(analysis.total)
+    if analysis.modules:
+        yield _make_modules(analysis, sort, depth, tree)
+    if detailed:
+        yield _make_nodes(analysis.nodes)
+    if analysis.tensors:
+        yield _make_tensors(analysis)
+
+
+def _list_totals(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    total = analysis.total
+    yield "nodes in the file", f"{analysis.file_nodes:,}"
+    if analysis.filters:
+        asked = ", ".join(f"{name} {text}" for name, text in analysis.filters.items())
+        yield f"nodes counted ({asked})", f"{total.nodes:,}"
+    yield "multiply-adds" + _describe_uncounted(total), f"{total.multiply_adds:,}"
+    yield "initializers", f"{analysis.initializers:,}"
+    yield "elements in initializers", f"{analysis.elements:,}"
+    yield "bytes in initializers", f"{analysis.bytes:,}"
+    if analysis.hierarchy is not None:
+        parameters = analysis.parameters
+        yield "parameters", "unknown without the sidecar of the export" if parameters is None else f"{parameters:,}"
+        yield "calls", f"{len(analysis.hierarchy.calls):,}"
+
+
+def _describe_uncounted(total: Tally) -> str:
+    return f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
+
+
+def _make_evidence(analysis: Analysis) -> _Section:
+    nodes = len(analysis.nodes)
+    rows = [
+        (evidence, CONFIDENCE[evidence], f"{found:,}", f"{100 * found / nodes:.1f}")
+        for evidence, found in analysis.by_evidence.items()
+        if found
+    ]
+    attributed = sum(node.attributed for node in analysis.nodes)
+    below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
+    levels = ", ".join(f"{found:,} {level}" for level, found in analysis.by_confidence.items())
+    columns = ("evidence", "confidence", "nodes", "percent")
+    return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
+
+
+def _make_categories(analysis: Analysis) -> _Section:
+    if analysis.hierarchy is None:
+        rows = [(share.name, f"{share.total:,}") for share in analysis.categories]
+        return _Section("Categories", ("category", "nodes"), rows)
+    columns = ("category", "nodes", "attributed", "percent", "threshold", "")
+    return _Section(
+        "Categories",
+        columns,
+        [
+            (
+                share.name,
+                f"{share.total:,}",
+                f"{share.attributed:,}",
+                f"{share.percent:.1f}",
+                f"{share.threshold:g}",
+                "under" if share.under else "ok",
+            )
+            for share in analysis.categories
+        ],
+    )
+
+
+def _make_operators(total: Tally) -> _Section:
+    rows = [(operator, f"{found:,}") for operator, found in list(total.operators.items())[:_MOST_OPERATORS]]
+    more = len(total.operators) - len(rows)
+    return _Section("Operators", ("operator", "nodes"), rows, f"and {count(more, 'operator')} more" if more else "")
+
+
+def _make_modules(analysis: Analysis, sort: str | None, depth: int | None, tree: bool) -> _Section:
+    shown = [line for line in analysis.modules if line.level is None or depth is None or line.level <= depth]
+    deeper = len(analysis.modules) - len(shown)
+    labels = _draw_tree(analysis.modules, shown) if tree else [line.call.tag for line in shown]
+    named = list(zip(labels, shown, strict=True))
+    if sort is not None:
+        named = sorted((item for item in named if item[1].level is not None), key=lambda item: -_measure(item[1], sort))
+    known = analysis.parameters is not None
+    columns = (
+        "call",
+        "module",
+        "nodes",
+        "own",
+        *(("parameters", "bytes") if known else ()),
+        "multiply-adds",
+        "operators",
+    )
+    rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
+    return _Section("Modules", columns, rows, _describe_modules(named, deeper, known))
+
+
+def _measure(line: ModuleLine, sort: str) -> int:
+    measures = {
+        "nodes": line.total.nodes,
+        "parameters": line.parameters,
+        "bytes": line.bytes,
+        "multiply-adds": line.total.multiply_adds,
+    }
+    return measures[sort] or 0
+
+
+def _draw_tree(modules: Sequence[ModuleLine], shown: Iterable[ModuleLine]) -> list[str]:
+    """Return the label of each line with what leads to it; every line comes after the one above it."""
+    positions = {line.call.id: position for position, line in enumerate(modules)}
+    last = {line.parent: line.call.id for line in shown}
+    indents: dict[int, str] = {}
+    labels = []
+    for line in shown:
+        indent = arm = stem = ""
+        if line.parent is not None:
+            indent = indents[line.parent]
+            arm, stem = ("└─ ", "   ") if last[line.parent] == line.call.id else ("├─ ", "│  ")
+        indents[positions[line.call.id]] = indent + stem
+        labels.append(f"{indent}{arm}{line.label}")
+    return labels
+
+
+def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
+    path, via = line.call.id.module, line.call.via
+    held = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
+    return (
+        label,
+        path if via in ("", path) else f"{path} (as {via})",
+        f"{line.total.nodes:,}",
+        f"{line.own.nodes:,}" if line.own.nodes else "-",
+        *(f"({text})" if line.repeated else text for text in held),
+        f"{line.total.multiply_adds:,}" + ("+" if line.total.uncounted else ""),
+        _list_operators(line.total),
+    )
+
+
+def _list_operators(total: Tally) -> str:
+    first = [f"{operator} {found:,}" for operator, found in list(total.operators.items())[:_OPERATORS_OF_LINE]]
+    more = len(total.operators) - len(first)
+    return ", ".join([*first, f"{more:,} more"] if more else first)
+
+
+def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, known: bool) -> str:
+    lines = [line for _, line in named]
+    parts = [f"{count(min(len(lines), _MOST_LINES), 'call')} shown"]
+    if len(lines) > _MOST_LINES:
+        parts.append(
+            f"{len(lines) - _MOST_LINES:,} more left out: narrow it down with --module, or take --csv or --json"
+        )
+    if deeper:
+        parts.append(f"{deeper:,} deeper")
+    if not known:
+        parts.append("parameters unknown without the sidecar of the export")
+    if known and any(line.repeated for line in lines):
+        parts.append("(…): the parameters of an earlier call's module")
+    if any(line.total.uncounted for line in lines):
+        parts.append("+: at least, for some nodes' shapes or operators are not known")
+    return "; ".join(parts)
+
+
+def _make_nodes(nodes: Iterable[AnalyzedNode]) -> _Section:
+    columns = ("operator", "node", "category", "tag", "module", "evidence", "confidence", "multiply-adds")
+    return _Section("Nodes", columns, [_make_node_row(node) for node in nodes], long=True)
+
+
+def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
+    found = node.attribution
+    place = f" in {node.graph}" if node.graph else ""
+    attribution = ("", "", "") if found is None else (str(found.scope), found.evidence, found.confidence)
+    work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
+    return (node.operator, f"{node.name or node.output}{place}", node.category, node.tag or "", *attribution, work)
+
+
+def _make_tensors(analysis: Analysis) -> _Section:
+    rows = [
+        (
+            tensor.name + (f" in {tensor.graph}" if tensor.graph else ""),
+            tensor.producer or "",
+            " ".join(tensor.consumers),
+        )
+        for tensor in analysis.tensors
+    ]
+    return _Section("Tensors", ("tensor", "made in", "read in"), rows, long=True)

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from hieronnx.errors import HieronnxError
-from hieronnx.hierarchy import CONFIDENCE, Call, CallId, Hierarchy
+from hieronnx.hierarchy import CONFIDENCE, ROOT, Call, CallId, Hierarchy
 
 __all__ = [
+    "DEEPEST_CALL",
     "FORMAT_VERSION",
     "CallEntry",
     "CallRef",
@@ -18,10 +19,12 @@ __all__ = [
     "Document",
     "Generator",
     "InitializerEntry",
+    "ModelEntry",
     "ModuleEntry",
     "NodeEntry",
     "Summary",
     "TensorEntry",
+    "ValueEntry",
     "check_references",
     "check_version",
     "json_schema",
@@ -29,6 +32,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION = "1.0"
+# Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
+DEEPEST_CALL = 300
 
 
 class Generator(msgspec.Struct, frozen=True):
@@ -36,6 +41,26 @@ class Generator(msgspec.Struct, frozen=True):
 
     name: str
     version: str
+
+
+class ValueEntry(msgspec.Struct, frozen=True):
+    """The type of an input or output: the sizes of its shape are numbers, names, or null where unknown."""
+
+    dtype: str | None
+    shape: list[int | str | None] | None
+
+
+class ModelEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
+    """About the ONNX file: what it was made of, by what, and what goes in and out."""
+
+    class_name: str
+    file: str
+    exporter: str
+    producer: str
+    opset: dict[str, int]
+    inputs: dict[str, ValueEntry]
+    outputs: dict[str, ValueEntry]
+    dynamic_axes: dict[str, dict[str, str | None]]
 
 
 class CallRef(msgspec.Struct, frozen=True):
@@ -54,7 +79,8 @@ class ModuleEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     forward_defaults: dict[str, Any]
     parameters: list[str]
     direct_parameters: list[str]
-    parameter_count: int
+    parameter_count: int | None
+    """Null where it is not known."""
     children: list[str]
     depth: int
     tag: str | None
@@ -130,7 +156,7 @@ class Document(msgspec.Struct, frozen=True):
 
     format_version: str
     generator: Generator
-    model: dict[str, Any]
+    model: ModelEntry
     modules: dict[str, ModuleEntry]
     calls: list[CallEntry]
     hierarchy: dict[str, str]
@@ -165,6 +191,7 @@ def make_calls(rows: Iterable[tuple[str, int, int | None, str, str]]) -> tuple[C
         LookupError: If they are not a tree: every call but the first has its caller before it, and none is there twice.
     """
     calls: list[Call] = []
+    depths: list[int] = []
     known: set[CallId] = set()
     seen: set[str] = set()
     for position, (module, number, parent, via, tag) in enumerate(rows):
@@ -173,9 +200,14 @@ def make_calls(rows: Iterable[tuple[str, int, int | None, str, str]]) -> tuple[C
             raise LookupError(f"call '{call}' is there twice" if number >= 0 else f"'{module}' has a call {number}")
         if (parent is None) != (position == 0) or (parent is not None and not 0 <= parent < position):
             raise LookupError(f"call '{call}' has no caller among the calls before it")
+        depths.append(0 if parent is None else depths[parent] + 1)
+        if depths[-1] > DEEPEST_CALL:
+            raise LookupError(f"call '{call}' has more than {DEEPEST_CALL} calls above it")
         calls.append(Call(call, None if parent is None else calls[parent].id, via, tag, tag not in seen))
         known.add(call)
         seen.add(tag)
+    if not calls or calls[0].id != ROOT:
+        raise LookupError("the first call is not that of the root module")
     return tuple(calls)
 
 

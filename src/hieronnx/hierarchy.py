@@ -60,7 +60,8 @@ class Module:
     forward_defaults: Mapping[str, Any]
     parameters: tuple[str, ...]
     direct_parameters: tuple[str, ...]
-    parameter_count: int
+    parameter_count: int | None
+    """Of the module and those below it; None where it is not known."""
     children: tuple[str, ...]
     depth: int
 
@@ -178,6 +179,11 @@ class Hierarchy:
     def call_by_id(self) -> Mapping[CallId, Call]:
         """Every call by its id."""
         return {call.id: call for call in self.calls}
+
+    @cached_property
+    def tree(self) -> CallTree:
+        """The calls and their parents."""
+        return CallTree({call.id: call.parent for call in self.calls})
 
     @cached_property
     def tags(self) -> Mapping[str, str]:

@@ -7,217 +7,61 @@ needed to know every node's call, and survives where the sidecar gets lost.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx_ir as ir
 
-from hieronnx import __version__
 from hieronnx._document import (
     FORMAT_VERSION,
-    CallEntry,
     CallRef,
-    CategoryEntry,
     Document,
-    Generator,
-    InitializerEntry,
     ModuleEntry,
     NodeEntry,
-    Summary,
-    TensorEntry,
     check_references,
     check_version,
     json_schema,
     make_calls,
 )
-from hieronnx._embedded import embedded_metadata, embedded_model_metadata, read_embedded
-from hieronnx.categories import category_of
+from hieronnx._embedded import CALLS_KEY, embedded_metadata, embedded_model_metadata, read_embedded
+from hieronnx._encoding import describe_file, encode_sidecar, make_document, summarize
 from hieronnx.errors import HieronnxError
-from hieronnx.graph import NO_TENSOR, ModelLike, View, first_output, load_model, walk_nodes
-from hieronnx.hierarchy import CONFIDENCE, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph import ModelLike, first_output, load_model, reading_graph, walk_nodes
+from hieronnx.hierarchy import CallId, Hierarchy, Initializer, Module, Node
 from hieronnx.wire import read_node_keys, read_skeleton
 
 __all__ = [
     "FORMAT_VERSION",
     "OpenedModel",
+    "decode_initializers",
+    "decode_modules",
+    "decode_node",
     "describe_file",
     "embedded_metadata",
     "embedded_model_metadata",
     "encode_sidecar",
     "json_schema",
     "load",
+    "make_document",
     "open_model",
     "read_sidecar",
+    "read_structure",
     "require_hierarchy",
     "sidecar_path",
     "summarize",
 ]
 
+_DROPPED = (
+    "its metadata has calls, but no node names its own: a tool rewrote the model and dropped that; "
+    "keep the file as exported, or export the model anew"
+)
+
 
 def sidecar_path(model: Path) -> Path:
     """Return where the sidecar of a model file belongs: `model.onnx` has `model_hierarchy.json`."""
     return model.with_name(f"{model.stem}_hierarchy.json")
-
-
-# -- writing ----------------------------------------------------------------------------------------------
-
-
-def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
-    """Encode a hierarchy and the tensors of its graph as the sidecar's JSON."""
-    positions = {call.id: position for position, call in enumerate(hierarchy.calls)}
-    first_tags: dict[str, str] = {}
-    for call in hierarchy.calls:
-        first_tags.setdefault(call.id.module, call.tag)
-    tags = [hierarchy.tag_of(node.scope) for node in hierarchy.nodes]
-    view_tags = _tags_in_view_order(view, hierarchy)
-    readers = _reader_tags(view, view_tags)
-    document = Document(
-        format_version=FORMAT_VERSION,
-        generator=Generator("hieronnx", __version__),
-        model=dict(hierarchy.model),
-        modules={path: _encode_module(m, first_tags.get(path)) for path, m in hierarchy.modules.items()},
-        calls=[
-            CallEntry(c.id.module, c.id.number, None if c.parent is None else positions[c.parent], c.via, c.tag)
-            for c in hierarchy.calls
-        ],
-        hierarchy=dict(hierarchy.tags),
-        nodes=_encode_nodes(hierarchy.nodes, tags, view, readers),
-        tensors=_encode_tensors(view, view_tags, readers),
-        initializers={i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers},
-        summary=summarize(hierarchy),
-    )
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
-
-
-def describe_file(path: Path, class_name: str, exporter: str) -> dict[str, Any]:
-    """Describe a model file for its sidecar: class, file, opset, inputs and outputs with shapes, dynamic axes."""
-    model = read_skeleton(path)
-    values: dict[str, ir.Value] = {}  # one for a name: an input may be an output as well
-    for info in (*model.graph.input, *model.graph.output):
-        values[info.name] = ir.serde.deserialize_value_info_proto(info, values.get(info.name))
-    inputs = [values[info.name] for info in model.graph.input]
-    outputs = [values[info.name] for info in model.graph.output]
-    return {
-        "class": class_name,
-        "file": path.name,
-        "exporter": exporter,
-        "producer": f"{model.producer_name} {model.producer_version}".strip(),
-        "opset": {opset.domain: opset.version for opset in model.opset_import},
-        "inputs": {value.name: _describe_value(value) for value in inputs},
-        "outputs": {value.name: _describe_value(value) for value in outputs},
-        "dynamic_axes": {value.name: axes for value in (*inputs, *outputs) if (axes := _dynamic_axes(value))},
-    }
-
-
-def _describe_value(value: ir.Value) -> dict[str, Any]:
-    shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
-    return {"dtype": None if value.dtype is None else value.dtype.name, "shape": shape}
-
-
-def _dynamic_axes(value: ir.Value) -> dict[str, str | None]:
-    shape = value.shape or ()
-    return {str(axis): dim.value for axis, dim in enumerate(shape) if not isinstance(dim, int)}
-
-
-def summarize(hierarchy: Hierarchy) -> Summary:
-    """Count the nodes by evidence, confidence and category."""
-    by_evidence = dict.fromkeys(CONFIDENCE, 0)
-    by_confidence = dict.fromkeys(("high", "medium", "low"), 0)
-    totals: dict[str, int] = defaultdict(int)
-    attributed: dict[str, int] = defaultdict(int)
-    for node in hierarchy.nodes:
-        by_evidence[node.evidence] += 1
-        by_confidence[node.confidence] += 1
-        category = category_of(node.op_type, node.domain)
-        totals[category] += 1
-        attributed[category] += node.evidence != "root"
-    statistics = {
-        name: CategoryEntry(total, attributed[name], round(100 * attributed[name] / total, 2))
-        for name, total in sorted(totals.items())
-    }
-    return Summary(
-        nodes=len(hierarchy.nodes),
-        modules=len(hierarchy.modules),
-        calls=len(hierarchy.calls),
-        coverage=round(100 * hierarchy.coverage(), 2),
-        by_evidence=by_evidence,
-        by_confidence=by_confidence,
-        category_statistics=statistics,
-    )
-
-
-def _encode_module(module: Module, tag: str | None) -> ModuleEntry:
-    return ModuleEntry(
-        class_name=module.class_name,
-        qualified_class=module.qualified_class,
-        forward_args=list(module.forward_args),
-        forward_defaults=dict(module.forward_defaults),
-        parameters=list(module.parameters),
-        direct_parameters=list(module.direct_parameters),
-        parameter_count=module.parameter_count,
-        children=list(module.children),
-        depth=module.depth,
-        tag=tag,
-    )
-
-
-def _encode_refs(calls: Iterable[CallId]) -> list[CallRef]:
-    return [CallRef(call.module, call.number) for call in calls]
-
-
-def _tags_in_view_order(view: View, hierarchy: Hierarchy) -> list[str]:
-    by_output = {(node.graph, node.output): hierarchy.tag_of(node.scope) for node in hierarchy.nodes}
-    return [by_output[view.node_key(index)] for index in range(len(view.nodes))]
-
-
-def _reader_tags(view: View, tags: Sequence[str]) -> list[list[str]]:
-    """Return for each tensor the tags of the nodes that read it, once each, in order."""
-    return [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers()]
-
-
-def _encode_nodes(
-    nodes: Sequence[Node], tags: Sequence[str], view: View, readers: Sequence[Sequence[str]]
-) -> list[NodeEntry]:
-    outputs = {view.node_key(index): view.nodes[index].outputs for index in range(len(view.nodes))}
-    entries = []
-    for node, tag in zip(nodes, tags, strict=True):
-        made = [t for t in outputs[node.graph, node.output] if t != NO_TENSOR]
-        all_tags = dict.fromkeys([tag, *(reader for t in made for reader in readers[t])])
-        entries.append(
-            NodeEntry(
-                graph=node.graph,
-                name=node.name,
-                op_type=node.op_type,
-                domain=node.domain,
-                output=node.output,
-                module=node.scope.module,
-                call=node.scope.number,
-                tag=tag,
-                tags=list(all_tags),
-                origins=_encode_refs(node.origins),
-                evidence=node.evidence,
-                confidence=node.confidence,
-                rule=node.rule,
-            )
-        )
-    return entries
-
-
-def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[Sequence[str]]) -> list[TensorEntry]:
-    return [
-        TensorEntry(
-            graph=view.graphs[view.tensor_graphs[tensor]].key,
-            name=name,
-            producer=None if (producer := view.producers[tensor]) is None else tags[producer],
-            consumers=list(readers[tensor]),
-        )
-        for tensor, name in enumerate(view.names)
-        if name
-    ]
 
 
 # -- reading ----------------------------------------------------------------------------------------------
@@ -235,7 +79,10 @@ def load(path: str | Path) -> Hierarchy:
     """
     model = Path(path)
     found = _find_sidecar(model, read_node_keys(_existing(model)))
-    return found or require_hierarchy(read_embedded(_read_structure(model), str(model)), model)
+    if found is not None:
+        return found
+    structure = read_structure(model)
+    return require_hierarchy(read_embedded(structure, str(model)), model, structure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,27 +107,27 @@ def open_model(model: ModelLike) -> OpenedModel:
         loaded = load_model(model)
         return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
     path = Path(model)
-    loaded = _read_structure(_existing(path))
+    loaded = read_structure(path)
     hierarchy = _find_sidecar(path, {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
     return OpenedModel(str(path), path, loaded, hierarchy or read_embedded(loaded, str(path)))
 
 
-def require_hierarchy(hierarchy: Hierarchy | None, model: Path | None) -> Hierarchy:
-    """Return the hierarchy, if there is one.
+def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.Model | None = None) -> Hierarchy:
+    """Return the hierarchy of a model, if it has one.
 
     Raises:
-        HieronnxError: If there is none.
+        HieronnxError: If it has none.
     """
     if hierarchy is not None:
         return hierarchy
-    if model is None:
-        raise HieronnxError("the model has no hierarchy inside; export it with 'hieronnx export' to get one")
-    sidecar = sidecar_path(model)
+    dropped = model is not None and CALLS_KEY in model.metadata_props
+    if path is None:
+        reason = f": {_DROPPED}" if dropped else " inside; export it with 'hieronnx export' to get one"
+        raise HieronnxError(f"the model has no hierarchy{reason}")
+    sidecar = sidecar_path(path)
     foreign = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
-    raise HieronnxError(
-        f"'{model}' has no hierarchy: no {sidecar.name} beside it{foreign} and no metadata inside; "
-        "export the model with 'hieronnx export' to get one"
-    )
+    inside = _DROPPED if dropped else "no metadata inside; export the model with 'hieronnx export' to get one"
+    raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{foreign} and {inside}")
 
 
 def _existing(path: Path) -> Path:
@@ -289,11 +136,15 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _read_structure(path: Path) -> ir.Model:
-    try:
-        return ir.serde.deserialize_model(read_skeleton(path))
-    except (ir.serde.SerdeError, ValueError, TypeError, LookupError) as error:
-        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
+def read_structure(path: Path) -> ir.Model:
+    """Read a model without the contents of all but its smallest initializers.
+
+    Raises:
+        HieronnxError: If the file is missing or is not an ONNX model.
+    """
+    skeleton = read_skeleton(_existing(path))
+    with reading_graph(f"'{path}'"):
+        return ir.serde.deserialize_model(skeleton)
 
 
 def _find_sidecar(model: Path, keys: set[tuple[str, str]]) -> Hierarchy | None:
@@ -329,15 +180,29 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 def _decode_document(document: Document) -> Hierarchy:
+    """Make the hierarchy of a document.
+
+    Raises:
+        LookupError: If its calls are not a tree.
+    """
     return Hierarchy(
-        modules={path: _decode_module(path, entry) for path, entry in document.modules.items()},
+        modules=decode_modules(document),
         calls=make_calls((c.module, c.call, c.parent, c.via, c.tag) for c in document.calls),
-        nodes=tuple(_decode_node(entry) for entry in document.nodes),
-        initializers=tuple(
-            Initializer(name, entry.parameter, _decode_refs(entry.origins))
-            for name, entry in document.initializers.items()
-        ),
-        model=document.model,
+        nodes=tuple(decode_node(entry) for entry in document.nodes),
+        initializers=decode_initializers(document),
+        model=msgspec.to_builtins(document.model),
+    )
+
+
+def decode_modules(document: Document) -> dict[str, Module]:
+    """Decode the module table of a document."""
+    return {path: _decode_module(path, entry) for path, entry in document.modules.items()}
+
+
+def decode_initializers(document: Document) -> tuple[Initializer, ...]:
+    """Decode the initializers of a document."""
+    return tuple(
+        Initializer(name, entry.parameter, _decode_refs(entry.origins)) for name, entry in document.initializers.items()
     )
 
 
@@ -360,7 +225,8 @@ def _decode_module(path: str, entry: ModuleEntry) -> Module:
     )
 
 
-def _decode_node(entry: NodeEntry) -> Node:
+def decode_node(entry: NodeEntry) -> Node:
+    """Decode a node of a document."""
     return Node(
         graph=entry.graph,
         name=entry.name,

@@ -103,6 +103,9 @@ class _Attributor:
         left = [n for n in core if n not in own]
         others = [n for n in match.group if n != last and n not in self._matcher.match and found[n] is None]
         claims = self._share(others if own else [*others, last], left)
+        idle = [node for node, claimed in claims.items() if not claimed]
+        if len(idle) == 1:  # what nobody else does is left for the one who seems to do nothing
+            claims[idle[0]] = [n for n in left if not any(n in claimed for claimed in claims.values())]
         claims.setdefault(last, own)
         whole = self._attribute(last, core, match.proven)
         for node, claimed in claims.items():
@@ -197,6 +200,6 @@ def _find_folded(a: View, scopes: Sequence[Attribution | None], matcher: Matcher
                 seen.add(producer)
                 scope = scopes[producer]
                 origins.update(dict.fromkeys(scope.origins if scope else ()))
-                pending.extend(a.reads(producer))
+                pending.extend(a.nodes[producer].reads_values)  # of a shape only the taking is folded
         folded[tensor] = Folded(tuple(origins), tuple(sources))
     return folded

@@ -18,7 +18,16 @@ from google.protobuf.message import DecodeError
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import SMALL_TENSOR_BYTES, body_key
 
-__all__ = ["read_node_keys", "read_node_names", "read_skeleton", "write_annotated"]
+__all__ = [
+    "frame",
+    "locate_initializers",
+    "map_file",
+    "read_left_out",
+    "read_node_keys",
+    "read_node_names",
+    "read_skeleton",
+    "write_annotated",
+]
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"
@@ -26,6 +35,7 @@ _Chunk: TypeAlias = "bytes | memoryview"
 # Field numbers of onnx.proto.
 _MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
+_TENSOR_NAME = 8
 _TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})  # every field of a TensorProto that holds elements
 # What a skeleton keeps: up to SMALL_TENSOR_BYTES in memory can take ten times that here, a varint for a byte.
 _SMALL_TENSOR_DATA = 10 * SMALL_TENSOR_BYTES
@@ -36,6 +46,7 @@ _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OURS = b"hieronnx."
+_LARGE_FIELD = 1 << 20
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _NOTHING = memoryview(b"")
 
@@ -90,7 +101,7 @@ def read_node_keys(path: str | os.PathLike[str]) -> set[tuple[str, str]]:
         HieronnxError: If the file is not an ONNX model.
     """
     failure = ""
-    with open(path, "rb") as file, _mapped(file) as mapped, memoryview(mapped) as view:
+    with open(path, "rb") as file, map_file(file) as view:
         try:
             return set(read_node_names(view))
         except (ValueError, IndexError) as error:
@@ -128,20 +139,105 @@ def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
     Raises:
         HieronnxError: If the file is not an ONNX model.
     """
-    with open(path, "rb") as file, _mapped(file) as mapped, memoryview(mapped) as view:
+    with open(path, "rb") as file, map_file(file) as view:
         model, failure = _decode_skeleton(view)
     if model is None:
         raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {failure}")
     return model
 
 
+def locate_initializers(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
+    """Find where in a file the main graph's initializers are: where each TensorProto begins, and its length.
+
+    The file must be one that `read_skeleton` reads.
+    """
+    with open(path, "rb") as file, map_file(file) as view:
+        return dict(_located_initializers(view))
+
+
+def _located_initializers(view: memoryview) -> Iterator[tuple[str, tuple[int, int]]]:
+    for number, start, graph in _located_fields(view, 0):
+        for field, position, tensor in _located_fields(graph, start) if number == _MODEL_GRAPH else ():
+            if field == _GRAPH_INITIALIZER:
+                names = [str(content, "utf-8") for n, _, content in _fields(tensor) if n == _TENSOR_NAME]
+                yield (names[-1] if names else ""), (position, len(tensor))  # the last one counts
+
+
+def _located_fields(view: memoryview, start: int) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield each field's number, where its content begins if the message itself begins at `start`, and the content."""
+    position = start
+    for number, whole, content in _fields(view):
+        position += len(whole)
+        yield number, position - len(content), content
+
+
+def read_left_out(path: str | os.PathLike[str]) -> list[dict[str, int]]:
+    """Read how many bytes of each kind of data a skeleton lacks, for each initializer of the main graph in order.
+
+    The file must be one that `read_skeleton` reads.
+    """
+    with open(path, "rb") as file, map_file(file) as view:
+        return [
+            _left_out(tensor)
+            for number, _, graph in _fields(view)
+            if number == _MODEL_GRAPH
+            for field, _, tensor in _fields(graph)
+            if field == _GRAPH_INITIALIZER
+        ]
+
+
+def _left_out(tensor: memoryview) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    fields = list(_fields(tensor))
+    kept = len(_skeleton_tensor(tensor)) == len(fields)
+    for number, whole, content in () if kept else fields:
+        if number in _TENSOR_DATA:
+            name = onnx.TensorProto.DESCRIPTOR.fields_by_number[number].name
+            sizes[name] = sizes.get(name, 0) + (len(content) or len(whole))
+    return sizes
+
+
 def _decode_skeleton(view: memoryview) -> tuple[onnx.ModelProto | None, str]:
     """Decode the skeleton, or say why not: an exception that got out would keep the mapped file in use."""
     try:
         model = onnx.ModelProto.FromString(b"".join(_skeleton_model(view)))
+        _check_text(model)
     except (ValueError, IndexError, DecodeError) as error:
         return None, _reason(error)
     return (model, "") if model.HasField("graph") else (None, "it has no graph")
+
+
+def _check_text(model: onnx.ModelProto) -> None:
+    """Make sure that all names are text: protobuf hands out those that are not as bytes.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    for text in _texts(model):
+        if isinstance(text, bytes):
+            raise ValueError(f"a name in it is not UTF-8: {text[:100]!r}")
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str]:
+    yield from (text for entry in model.metadata_props for text in (entry.key, entry.value))
+    yield from (opset.domain for opset in model.opset_import)
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while waiting:
+        graph = waiting.pop()
+        if isinstance(graph, onnx.FunctionProto):
+            yield from (graph.name, graph.domain, graph.overload, *graph.input, *graph.output)
+        else:
+            yield from (item.name for item in (*graph.input, *graph.output, *graph.value_info, *graph.initializer))
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            for entry in node.metadata_props:
+                yield entry.key
+                yield entry.value
+            for attribute in node.attribute:
+                yield attribute.name
+                waiting += attribute.graphs
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
 
 
 def _reason(error: Exception) -> str:
@@ -149,12 +245,13 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _mapped(file: BinaryIO) -> Iterator[mmap.mmap | bytes]:
+def map_file(file: BinaryIO) -> Iterator[memoryview]:
+    """Map an open file into memory, to be read there."""
     if os.fstat(file.fileno()).st_size == 0:  # nothing to map
-        yield b""
+        yield _NOTHING
         return
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        yield mapped
+    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+        yield view
 
 
 def _skeleton_model(view: memoryview) -> Iterator[bytes]:
@@ -255,6 +352,11 @@ def _framed(number: int, chunks: Iterable[_Chunk]) -> Iterator[_Chunk]:
     yield from held
 
 
+def frame(number: int, length: int) -> bytes:
+    """Return what comes before the content of a length-delimited field."""
+    return _varint(number << 3 | _BYTES) + _varint(length)
+
+
 def _field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field as one chunk, for what is short."""
     return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
@@ -291,6 +393,14 @@ def _fields(view: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
         if position > end:
             raise ValueError(f"it ends in the middle of a field, at byte {end}")
         yield tag >> 3, view[start:position], content
+        if position - start > _LARGE_FIELD:
+            _let_go(view)
+
+
+def _let_go(view: memoryview) -> None:
+    """Give back the pages of a mapped file: looking at a few bytes can bring in megabytes around them."""
+    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        view.obj.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:

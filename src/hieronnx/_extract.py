@@ -1,0 +1,191 @@
+"""Extract: any module call out of an ONNX model, as a model of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import onnx
+
+from hieronnx._extraction import Extraction, Hoisted
+from hieronnx._parts.fates import describe_fate
+from hieronnx._parts.find import Part, find_part
+from hieronnx._parts.hierarchy import rebase_calls, rebase_hierarchy, rebase_parameter
+from hieronnx._parts.model import ValueTypes, build_model, rename_tensors
+from hieronnx._parts.source import Source, prepare
+from hieronnx._parts.targets import find_call, find_calls
+from hieronnx._parts.weights import find_weights
+from hieronnx._parts.write import check_output, fill_model, write_part
+from hieronnx.errors import HieronnxError
+from hieronnx.graph import NO_TENSOR, ModelLike
+from hieronnx.hierarchy import Call, CallId, Hierarchy, Node
+from hieronnx.sidecar import open_model
+from hieronnx.tags import escape
+
+__all__ = ["Extractor", "extract", "extract_all"]
+
+
+def extract(
+    onnx: ModelLike,
+    target: str,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    relative_names: bool = False,
+) -> Extraction:
+    """Extract one module call from a model, with the weights that it needs and no others read.
+
+    Args:
+        onnx: The model, with its hierarchy.
+        target: A tag, a module's path (`encoder.layer.0`), `path@n` for a later call, or a glob that matches one.
+        output: Where to write the part; its sidecar goes beside it. None: the result holds it.
+        relative_names: Whether parameters get their names as the module itself has them.
+
+    Raises:
+        HieronnxError: If there is no such call, or the file has no node of it, or a file is missing or in the way.
+
+    Example:
+        >>> hieronnx.extract("model.onnx", "encoder.layer.0", output="layer.onnx").external_inputs
+        ('embeddings', 'attention_mask')
+    """
+    extractor = Extractor(onnx, relative_names=relative_names)
+    return extractor.extract(find_call(extractor.hierarchy, target), output)
+
+
+def extract_all(
+    onnx: ModelLike,
+    target: str,
+    folder: str | os.PathLike[str],
+    *,
+    relative_names: bool = False,
+    skipped: Callable[[str], None] = lambda _: None,
+) -> Iterator[Extraction]:
+    """Extract every call that a target matches into a folder, each as a file named after it.
+
+    Of calls inside one another the outermost is taken. `skipped` is called with a line about each that has no nodes.
+
+    Raises:
+        HieronnxError: As `extract` does.
+    """
+    extractor = Extractor(onnx, relative_names=relative_names)
+    calls = find_calls(extractor.hierarchy, target)
+    empty = {call.id: extractor.describe_fate(call.id) for call in calls if extractor.find(call.id) is None}
+    if len(empty) == len(calls):
+        raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0].id]}")
+    place = _make_folder(Path(folder))
+    for call in calls:
+        if call.id in empty:
+            skipped(empty[call.id])
+        else:
+            yield extractor.extract(call, place / f"{_file_stem(call, extractor.hierarchy)}.onnx")
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HieronnxError(f"cannot make the folder '{folder}': {error.strerror or error}") from error
+    return folder
+
+
+def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
+    path, number = call.id
+    name = escape(path or hierarchy.modules[""].class_name)
+    return f"{name}@{number}" if number else name
+
+
+class Extractor:
+    """One model, opened once, to take many calls out of."""
+
+    def __init__(self, onnx: ModelLike, *, relative_names: bool = False) -> None:
+        self.source = prepare(open_model(onnx))
+        self._types = ValueTypes(self.source)
+        self._relative_names = relative_names
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """Of the whole model."""
+        return self.source.hierarchy
+
+    def find(self, call: CallId) -> Part | None:
+        """Find the part that a call is; None where the file has no node of it."""
+        return find_part(self.source, call)
+
+    def describe_fate(self, call: CallId) -> str:
+        """Say what became of a call that has no nodes."""
+        return describe_fate(self.hierarchy, call)
+
+    def extract(self, call: Call, output: str | os.PathLike[str] | None = None) -> Extraction:
+        """Extract one call.
+
+        Raises:
+            HieronnxError: If the file has no node of it, or a file is missing or in the way.
+        """
+        part = self.find(call.id)
+        if part is None:
+            raise HieronnxError(self.describe_fate(call.id))
+        source = self.source
+        if output is not None:
+            check_output(source, Path(output))
+        model = build_model(source, part, self._types)
+        names = _relative_names(source, part) if self._relative_names else {}
+        rename_tensors(model, names)
+        weights = find_weights(source, part, names)
+        hierarchy = rebase_hierarchy(source, part, rebase_calls(self.hierarchy, call.id), names)
+        if output is None:
+            return _make_result(source, part, call, hierarchy, fill_model(model, weights, hierarchy))
+        described = write_part(model, weights, hierarchy, Path(output), self.hierarchy.model.get("exporter", ""))
+        return _make_result(source, part, call, described, Path(output))
+
+
+def _relative_names(source: Source, part: Part) -> dict[str, str]:
+    """Return the new names of the initializers that hold a parameter of the module as it is."""
+    view = source.view
+    taken = {view.names[t] for i in part.nodes for t in (*view.reads(i), *view.nodes[i].outputs) if t != NO_TENSOR}
+    held = {item.name: item.parameter for item in source.hierarchy.initializers if item.parameter and not item.origins}
+    names: dict[str, str] = {}
+    for tensor in part.initializers:
+        old = view.names[tensor]
+        new = rebase_parameter(held.get(old, old), part.call)
+        if new != old and new not in taken:
+            names[old] = new
+            taken.add(new)
+    return names
+
+
+def _make_result(
+    source: Source, part: Part, call: Call, hierarchy: Hierarchy, model: onnx.ModelProto | Path
+) -> Extraction:
+    view, nodes = source.view, source.attributions
+    below = set(source.below(call.id))
+    inputs, outputs = set(part.inputs), set(part.outputs)
+    boundary = [
+        i for i in part.region if inputs.intersection(view.reads(i)) or outputs.intersection(view.nodes[i].outputs)
+    ]
+    made = (t for i in part.nodes for t in view.nodes[i].outputs if t != NO_TENSOR and t not in outputs)
+    return Extraction(
+        module=call.id.module,
+        call=call.id.number,
+        tag=call.tag,
+        calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
+        operations=_pick(nodes, part.nodes),
+        external_inputs=tuple(view.names[t] for t in part.inputs),
+        outputs=tuple(view.names[t] for t in part.outputs),
+        internal_tensors=tuple(view.names[t] for t in made),
+        boundary_operations=_pick(nodes, boundary),
+        shared_operations=_pick(nodes, (i for i in part.region if not below.issuperset(nodes[i].origins))),
+        brought_operations=_pick(nodes, part.brought),
+        initializers=tuple(held.name for held in hierarchy.initializers),
+        hoisted=tuple(_describe_hoisted(source, tensor) for tensor in part.hoisted),
+        hierarchy=hierarchy,
+        model=model,
+    )
+
+
+def _pick(nodes: Sequence[Node], chosen: Iterable[int]) -> tuple[Node, ...]:
+    return tuple(nodes[index] for index in chosen)
+
+
+def _describe_hoisted(source: Source, tensor: int) -> Hoisted:
+    producer = source.view.producers[tensor]
+    return Hoisted(source.view.names[tensor], None if producer is None else source.attributions[producer])

@@ -1,0 +1,203 @@
+"""Finding the part of a graph that one module call is: its nodes, what comes along, its inputs and outputs.
+
+A part's nodes are the call's region and what it shares with other calls through origins. Constants come along, and
+sizes that can be taken from the part's own inputs. All else that is read from outside is an input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from hieronnx._parts.inputs import find_inputs
+from hieronnx._parts.source import CONSTANT, TAKES_SIZES, Source
+from hieronnx.errors import HieronnxError
+from hieronnx.graph import NO_TENSOR, View
+from hieronnx.hierarchy import CallId
+
+__all__ = ["Part", "find_part"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What belongs to a part, by the numbers of the whole model's view, in the order of the file.
+
+    Attributes:
+        call: the call that it is.
+        region: the nodes of the call, those shared with others included; bodies belong to their nodes.
+        brought: constants and sizes from outside that come along.
+        graphs: the graphs that these nodes are in: the main graph, or bodies inside one another.
+        inputs: what is read from outside.
+        outputs: what is read outside.
+        initializers: those that are needed.
+        hoisted: the inputs that are sizes: exporters compute these outside, once for all who need them.
+        retaken: the nodes that take a size of another tensor than in the whole model: of which input, and which axis.
+    """
+
+    call: CallId
+    region: tuple[int, ...]
+    brought: tuple[int, ...]
+    graphs: frozenset[int]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    initializers: tuple[int, ...]
+    hoisted: tuple[int, ...]
+    retaken: Mapping[int, tuple[int, int]]
+
+    @property
+    def nodes(self) -> list[int]:
+        """All nodes of the part in the order of the file."""
+        return sorted((*self.region, *self.brought))
+
+
+# -- the region -------------------------------------------------------------------------------------------
+
+
+def find_part(source: Source, call: CallId) -> Part | None:
+    """Find the part that a call is; None where the file has no node of it, literal constants aside.
+
+    Raises:
+        HieronnxError: If its nodes lie in graphs that cannot be one.
+    """
+    calls = set(source.below(call))
+    found = {index for item in calls for index in source.nodes_of.get(item, ())}
+    if all(source.view.nodes[index].op == "Constant" for index in found):
+        return None  # a literal is no work
+    top = _find_top(source, found, call)
+    top |= _find_between(source, top, calls)
+    region = _leave_sizes(source, sorted(top)) if source.hierarchy.call_by_id[call].parent else sorted(top)
+    graphs = _graphs_around(source.view, {source.view.nodes[index].graph for index in region})
+    inputs = find_inputs(source, region)
+    return Part(
+        call=call,
+        region=tuple(region),
+        brought=inputs.brought,
+        graphs=frozenset(graphs),
+        inputs=(*inputs.received, *inputs.hoisted),
+        outputs=_find_outputs(source, call, region),
+        initializers=_find_initializers(source, sorted((*region, *inputs.brought))),
+        hoisted=inputs.hoisted,
+        retaken=inputs.retaken,
+    )
+
+
+def _find_top(source: Source, found: set[int], call: CallId) -> set[int]:
+    """Return the nodes that stand for themselves, not inside a body or function that comes with another of them.
+
+    Where they lie in bodies beside one another, the nodes that have those bodies join them.
+    """
+    view = source.view
+    while True:
+        inside = set(source.bodies_below(found))
+        top = {index for index in found if view.nodes[index].graph not in inside}
+        graphs = {view.nodes[index].graph for index in top}
+        deepest = max(graphs, key=lambda graph: len(_graphs_above(view, graph)))
+        apart = graphs - set(_graphs_above(view, deepest))
+        if not apart:
+            return top
+        owners = {view.graphs[graph].owner for graph in (*apart, deepest)}
+        if None in owners:
+            raise HieronnxError(f"call '{call}' lies in several functions of the file and cannot be taken out as one")
+        found |= {owner for owner in owners if owner is not None}
+
+
+def _graphs_above(view: View, graph: int) -> list[int]:
+    """Return a graph and those that it lies in."""
+    found = [graph]
+    while (owner := view.graphs[found[-1]].owner) is not None:
+        found.append(view.nodes[owner].graph)
+    return found
+
+
+def _graphs_around(view: View, graphs: Iterable[int]) -> set[int]:
+    return {above for graph in graphs for above in _graphs_above(view, graph)}
+
+
+def _find_between(source: Source, top: set[int], calls: Collection[CallId]) -> set[int]:
+    """Return the outer nodes on a way from the call's own nodes back into its part: they ran while it did.
+
+    A node that is only shared is no beginning of such a way: it ran in another call, maybe long before.
+    """
+    view = source.view
+    own = {index for index in top if source.attributions[index].scope in calls}
+    if not own:
+        return set()
+    first, seen = min(own), set[int]()
+    pending = list(top)
+    while pending:
+        for tensor in view.reads(pending.pop()):
+            producer = view.producers[tensor]
+            if producer is not None and producer > first and producer not in seen and producer not in top:
+                seen.add(producer)
+                pending.append(producer)
+    between: set[int] = set()
+    for index in sorted(seen):
+        if any(view.producers[tensor] in own or view.producers[tensor] in between for tensor in view.reads(index)):
+            between.add(index)
+    return between
+
+
+def _leave_sizes(source: Source, region: list[int]) -> list[int]:
+    """Leave out the sizes that the exporter takes for all who need them, where they are of tensors not read here.
+
+    Nobody said that such a node belongs here: it was given to those who read it.
+    """
+    view = source.view
+    guessed = {
+        index
+        for index in region
+        if view.nodes[index].op in TAKES_SIZES and source.attributions[index].confidence == "low"
+    }
+    others = [index for index in region if index not in guessed]
+    here = {t for index in others for t in (*view.reads(index), *view.nodes[index].outputs)}
+    return [index for index in region if index not in guessed or here.issuperset(view.reads(index))] or region
+
+
+# -- the boundary -----------------------------------------------------------------------------------------
+
+
+def _find_initializers(source: Source, nodes: Iterable[int]) -> tuple[int, ...]:
+    view = source.view
+    found = dict.fromkeys(t for index in nodes for t in view.reads(index) if t in view.constants)
+    return tuple(sorted(found))
+
+
+def _find_outputs(source: Source, call: CallId, region: Sequence[int]) -> tuple[int, ...]:
+    """Return what a region makes for others; where others make it all themselves, whatever they read.
+
+    Constants are nothing to be passed on: they come along with whoever reads them.
+    """
+    inside = {*region, *(i for graph in source.bodies_below(region) for i in source.nodes_in.get(graph, ()))}
+    made = [t for index in region for t in source.view.nodes[index].outputs if t != NO_TENSOR]
+    outer = {tensor: list(_outer_readers(source, tensor, inside)) for tensor in made}
+    given = [t for t in made if any(r is None or not _makes_itself(source, r, t, call) for r in outer[t])]
+    computed = [t for t in given if source.kinds[t] != CONSTANT or None in outer[t]]
+    unread = [t for t in made if not source.readers[t]]
+    return tuple(computed or given or [t for t in made if outer[t]] or unread or made)
+
+
+def _outer_readers(source: Source, tensor: int, inside: Collection[int]) -> Iterator[int | None]:
+    """Yield the nodes outside that read a tensor; None for whoever runs the model or the function."""
+    yield from (reader for reader in source.readers[tensor] if reader not in inside)
+    for graph in source.returned_by.get(tensor, ()):
+        owner = source.view.graphs[graph].owner
+        if owner is None or owner not in inside:
+            yield owner
+
+
+def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> bool:
+    """Say whether a reader's own branch of the call tree made the tensor too, before the two copies became one.
+
+    So too where the reader is in a call above: that call has itself among the origins.
+    """
+    producer = source.view.producers[tensor]
+    assert producer is not None  # only tensors of the region are asked for
+    origins = source.attributions[producer].origins
+    if len(origins) < 2:
+        return False
+    scope = source.attributions[reader].scope
+    shared = set(source.hierarchy.ancestors(call))
+    branch = [above for above in source.hierarchy.ancestors(scope) if above not in shared]
+    if not branch:
+        return scope in origins
+    return any(branch[-1] in source.hierarchy.ancestors(origin) for origin in origins)

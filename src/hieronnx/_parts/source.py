@@ -1,0 +1,177 @@
+"""A model made ready to have parts taken out of it: its structure, its calls, and what its tensors depend on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from hieronnx.graph import NO_TENSOR, View, view_model
+from hieronnx.hierarchy import CallId, CallTree, Hierarchy, Node
+from hieronnx.sidecar import OpenedModel, require_hierarchy
+from hieronnx.wire import locate_initializers
+
+__all__ = ["CONSTANT", "DATA", "SIZE", "TAKES_SIZES", "Source", "prepare"]
+
+# What a tensor is: the same whatever is fed, a size of what is fed, or made of its values.
+CONSTANT, SIZE, DATA = range(3)
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout"}
+)
+# What exporters compute with sizes: numbers and short lists of them. A tensor made to measure (Range, Expand, …) is
+# no size itself: a module may well receive it.
+TAKES_SIZES = frozenset({"Shape", "Size"})
+_PICKS_SIZES = frozenset({"Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+_JOINS_SIZES = frozenset({"Add", "Concat", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Sub", "Where"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model made ready to have parts taken out of it."""
+
+    opened: OpenedModel
+    hierarchy: Hierarchy
+    view: View
+    nodes: Sequence[ir.Node]
+    """By their numbers in the view."""
+    attributions: Sequence[Node]
+    kinds: Sequence[int]
+
+    @cached_property
+    def tree(self) -> CallTree:
+        """The calls and those above them."""
+        return CallTree({call.id: call.parent for call in self.hierarchy.calls})
+
+    @cached_property
+    def readers(self) -> list[list[int]]:
+        """For each tensor the nodes that read it."""
+        return self.view.consumers()
+
+    @cached_property
+    def returned_by(self) -> Mapping[int, list[int]]:
+        """For each tensor the graphs that have it as an output."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for number, graph in enumerate(self.view.graphs):
+            for tensor in graph.outputs:
+                found[tensor].append(number)
+        return found
+
+    @cached_property
+    def calls_below(self) -> Mapping[CallId, list[CallId]]:
+        """For each call those that it made itself."""
+        found: dict[CallId, list[CallId]] = defaultdict(list)
+        for call in self.hierarchy.calls:
+            if call.parent is not None:
+                found[call.parent].append(call.id)
+        return found
+
+    @cached_property
+    def nodes_of(self) -> Mapping[CallId, list[int]]:
+        """For each call the nodes that have it as their scope or one of their origins."""
+        found: dict[CallId, list[int]] = defaultdict(list)
+        for index, node in enumerate(self.attributions):
+            for call in dict.fromkeys((node.scope, *node.origins)):
+                found[call].append(index)
+        return found
+
+    @cached_property
+    def nodes_in(self) -> Mapping[int, list[int]]:
+        """For each graph its nodes."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for index, node in enumerate(self.view.nodes):
+            found[node.graph].append(index)
+        return found
+
+    @cached_property
+    def functions(self) -> Mapping[tuple[str, str, str], int]:
+        """The graph of each function, by what its callers name it."""
+        outer = [number for number, graph in enumerate(self.view.graphs) if graph.owner is None]
+        return dict(zip(self.opened.model.functions, outer[1:], strict=True))
+
+    @cached_property
+    def values(self) -> Mapping[int, ir.Value]:
+        """The tensors that nodes read or make."""
+        found: dict[int, ir.Value] = {}
+        for index, node in enumerate(self.nodes):
+            held = self.view.nodes[index]
+            found.update((t, v) for t, v in zip(held.inputs, node.inputs, strict=True) if v is not None)
+            found.update((t, v) for t, v in zip(held.outputs, node.outputs, strict=True) if t != NO_TENSOR)
+        return found
+
+    @cached_property
+    def located(self) -> Mapping[str, tuple[int, int]]:
+        """Where in the model's file its initializers are, by name; none for a model in memory."""
+        return {} if self.opened.path is None else locate_initializers(self.opened.path)
+
+    def below(self, call: CallId) -> list[CallId]:
+        """Return the call and all below it."""
+        found = [call]
+        for item in found:
+            found += self.calls_below.get(item, ())
+        return found
+
+    def bodies_below(self, nodes: Iterable[int]) -> Iterator[int]:
+        """Yield the graphs that come with nodes: their bodies, the functions that they call, and those of these."""
+        pending, seen = list(nodes), set[int]()
+        while pending:
+            index = pending.pop()
+            function = self.functions.get(self.nodes[index].op_identifier())
+            for graph in (*self.view.nodes[index].bodies, *(() if function is None else (function,))):
+                if graph not in seen:
+                    seen.add(graph)
+                    yield graph
+                    pending += self.nodes_in.get(graph, ())
+
+
+def prepare(opened: OpenedModel) -> Source:
+    """Make a model ready to have parts taken out of it.
+
+    Raises:
+        HieronnxError: If it has no hierarchy.
+    """
+    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+    nodes: list[ir.Node] = []
+    view = view_model(opened.model, lambda _, node: nodes.append(node))
+    known = {(node.graph, node.output): node for node in hierarchy.nodes}
+    attributions = [known[view.node_key(index)] for index in range(len(view.nodes))]
+    return Source(opened, hierarchy, view, nodes, attributions, _find_kinds(view))
+
+
+# -- what tensors depend on -------------------------------------------------------------------------------
+
+
+def _find_kinds(view: View) -> list[int]:
+    kinds = [DATA] * len(view.names)
+    for tensor in view.constants:
+        kinds[tensor] = CONSTANT
+    random: set[int] = set()
+    for index, node in enumerate(view.nodes):
+        kind = DATA if _is_random(view, index, random) else _kind_of(view, index, kinds)
+        for tensor in node.outputs:
+            if tensor != NO_TENSOR:
+                kinds[tensor] = kind
+    return kinds
+
+
+def _is_random(view: View, index: int, random_graphs: set[int]) -> bool:
+    """Say whether each run of a node gives something else; a graph with such a node is noted."""
+    node = view.nodes[index]
+    found = node.op in _RANDOM or not random_graphs.isdisjoint(node.bodies)
+    if found:
+        random_graphs.add(node.graph)
+    return found
+
+
+def _kind_of(view: View, index: int, kinds: Sequence[int]) -> int:
+    node, read = view.nodes[index], [kinds[t] for t in view.reads(index)]
+    if all(kind == CONSTANT for kind in read):
+        return CONSTANT
+    if node.op in TAKES_SIZES:
+        return SIZE
+    if DATA in read:
+        return DATA
+    picks = node.op in _PICKS_SIZES and kinds[node.inputs[0]] == SIZE
+    return SIZE if picks or node.op in _JOINS_SIZES else DATA

@@ -1,0 +1,61 @@
+"""Output files that appear whole or not at all: written into a folder beside their place, then moved there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hieronnx.errors import ExportError
+from hieronnx.sidecar import sidecar_path
+
+__all__ = ["move_into_place", "staging"]
+
+
+@contextmanager
+def staging(output: Path) -> Iterator[Path]:
+    """Yield a path of the same name in a folder beside the output; the folder is gone afterwards."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    except OSError as error:
+        raise ExportError(f"cannot write into '{output.parent}': {error.strerror}") from error
+    try:
+        yield folder / output.name
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def move_into_place(staged: Path, output: Path) -> None:
+    """Put what was staged beside the output, all of it or nothing: weights first, so that the model never lacks them.
+
+    A sidecar of an earlier export goes, also where no new one comes: it tells of another file.
+    """
+    own = {staged, sidecar_path(staged)}
+    moves = [(path, output.parent / path.name) for path in sorted(staged.parent.iterdir(), key=lambda p: p in own)]
+    before = staged.parent / "before"
+    before.mkdir()
+    done: list[Path] = []
+    try:
+        for source, target in moves:
+            if target.exists():
+                _keep(target, before / target.name)
+            os.replace(source, target)
+            done.append(target)
+    except OSError:
+        for target in done:
+            kept = before / target.name
+            os.replace(kept, target) if kept.exists() else target.unlink()
+        raise
+    if sidecar_path(output) not in done:
+        sidecar_path(output).unlink(missing_ok=True)
+
+
+def _keep(path: Path, kept: Path) -> None:
+    """Keep a file under a second name, as a link where the file system has links."""
+    try:
+        os.link(path, kept)
+    except OSError:
+        shutil.copy2(path, kept)

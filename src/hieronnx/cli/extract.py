@@ -1,0 +1,104 @@
+"""`hieronnx extract`: one module call out of an ONNX file, as a model of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hieronnx.cli._console import print_json, print_text, use_colour
+from hieronnx.cli._files import list_model_files
+
+if TYPE_CHECKING:
+    from hieronnx._extraction import Extraction
+    from hieronnx.report.summary import WrittenFile
+
+__all__ = ["extract_command"]
+
+
+@click.command("extract")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("target")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the call that matches."
+)
+@click.option(
+    "--all",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Write every call that matches into FOLDER, each as a file named after it.",
+)
+@click.option("--relative-names", is_flag=True, help="Name parameters as the module itself does.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def extract_command(
+    model: Path, target: str, output: Path | None, folder: Path | None, relative_names: bool, as_json: bool
+) -> None:
+    """Extract the module call TARGET from MODEL as an ONNX model of its own.
+
+    Its inputs are the tensors that the module received, its outputs what others read of it. It has the weights that
+    it needs, and the hierarchy below the module.
+
+    \b
+    TARGET is one of
+      encoder.layer.0             a module path: its first call
+      cell@2                      a later call
+      /Model/Encoder/Layer.0      a tag
+      'encoder.layer.*'           a glob over these; of calls inside one another the outermost
+
+    \b
+    Examples:
+      hieronnx extract model.onnx encoder.layer.0 -o layer.onnx
+      hieronnx extract model.onnx 'encoder.layer.*' --all layers
+    """  # noqa: D301  click wants the backspace itself
+    if (output is None) == (folder is None):
+        raise click.UsageError("Give one of -o FILE and --all FOLDER.")
+    if output is not None:
+        _extract_one(model, target, output, relative_names, as_json)
+    elif folder is not None:
+        _extract_all(model, target, folder, relative_names, as_json)
+
+
+def _extract_one(model: Path, target: str, output: Path, relative_names: bool, as_json: bool) -> None:
+    from hieronnx._extract import extract
+    from hieronnx.report.extraction import render_extraction
+    from hieronnx.report.summary import render_files
+
+    extraction = extract(model, target, output=output, relative_names=relative_names)
+    if as_json:
+        print_json(_to_json(extraction))
+    else:
+        files = render_files(_files(extraction), colour=use_colour())
+        print_text(render_extraction(extraction, colour=use_colour()), files)
+
+
+def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
+    from hieronnx._extract import extract_all
+    from hieronnx.report._clean import clean_line
+    from hieronnx.report._text import count
+    from hieronnx.report.extraction import render_extractions
+
+    skipped: list[str] = []
+    found = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
+    for line in skipped:
+        click.echo(f"note: {clean_line(line)}", err=True)
+    if as_json:
+        print_json({"extracted": [_to_json(extraction) for extraction in found], "skipped": skipped})
+    else:
+        notes = f", {len(skipped):,} without nodes" if skipped else ""
+        print_text(render_extractions(found, colour=use_colour()), f"{count(len(found), 'part')} written{notes}")
+
+
+def _files(extraction: Extraction) -> list[WrittenFile]:
+    from hieronnx.sidecar import sidecar_path
+
+    path = Path(str(extraction.model))
+    return list_model_files(path, sidecar_path(path))
+
+
+def _to_json(extraction: Extraction) -> dict[str, Any]:
+    from hieronnx.report.extraction import extraction_to_json
+
+    files = [{"path": str(file.path), "bytes": file.size} for file in _files(extraction)]
+    return {"model": str(extraction.model), "files": files, **extraction_to_json(extraction)}

@@ -18,11 +18,14 @@ import hieronnx
         "from hieronnx import ExportResult",
         "import hieronnx; hieronnx.HierarchyExporter",
         "import hieronnx._export",
+        "import hieronnx._compare; import hieronnx.cli.compare",
+        "import hieronnx._validate; import hieronnx.cli.validate",
         "import hieronnx; hieronnx.export; import hieronnx.cli.export",
     ],
 )
 def test_functions_are_functions_whatever_was_imported_before(first: str) -> None:
-    code = f"{first}\nimport hieronnx\nfor name in ('export', 'load'): assert callable(getattr(hieronnx, name)), name"
+    names = ("analyze", "compare", "export", "extract", "load", "validate")
+    code = f"{first}\nimport hieronnx\nfor name in {names}: assert callable(getattr(hieronnx, name)), name"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -154,7 +154,7 @@ def test_without_the_sidecar_parameters_are_unknown_not_zero() -> None:
     tree = grow_tree(replace(make_hierarchy(), model={}))
     text = render_tree(tree)
     assert "1,000" not in text
-    assert text.endswith("parameters unknown without the sidecar")
+    assert text.endswith("parameters unknown without the sidecar of the export")
     assert tree_to_json(tree)["parameters"] is None
 
 

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 import hieronnx
 from exports import exported, quiet
 from hieronnx.errors import HieronnxError
+from hieronnx.graph import load_model
 from hieronnx.hierarchy import CONFIDENCE, CallId
-from hieronnx.sidecar import FORMAT_VERSION, json_schema, load, sidecar_path
+from hieronnx.sidecar import FORMAT_VERSION, json_schema, load, open_model, sidecar_path
 from onnxdata import first_output, walk
 
 BOTH = ["dynamo", "torchscript"]
@@ -333,6 +334,33 @@ def test_a_node_that_lost_its_metadata_is_at_the_root_without_evidence(
     assert load(path).coverage() == pytest.approx(2 / 3)
 
 
+def test_a_file_whose_nodes_all_lost_their_metadata_has_no_hierarchy(
+    pair: hieronnx.ExportResult, tmp_path: Path
+) -> None:
+    path = copy_of(pair, tmp_path, sidecar=False)
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        del node.metadata_props[:]
+    onnx.save(proto, path)
+    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "keep the file as exported")
+    assert (open_model(path).hierarchy, open_model(proto).hierarchy) == (None, None)
+    with pytest.raises(HieronnxError, match="the model has no hierarchy: its metadata has calls, but no node"):
+        hieronnx.extract(proto, "scale")
+
+
+def test_changes_of_a_file_that_lost_its_scopes_are_placed_by_the_other_file(
+    pair: hieronnx.ExportResult, tmp_path: Path
+) -> None:
+    path = copy_of(pair, tmp_path, sidecar=False)
+    proto = onnx.load(path)
+    for node in proto.graph.node:
+        del node.metadata_props[:]
+    proto.graph.node[-1].op_type = "Add"
+    onnx.save(proto, path)
+    groups = hieronnx.compare(pair.path, path).groups
+    assert {group.scope for group in groups} == {CallId("scale", 1)}
+
+
 # -- what cannot be read ------------------------------------------------------------------------------------------
 
 
@@ -352,6 +380,33 @@ def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> N
     path = tmp_path / "broken.onnx"
     path.write_bytes(content)
     expect_error(path, "broken.onnx", "cannot be read as an ONNX model")
+
+
+def duplicate_output(model: onnx.ModelProto) -> str:
+    model.graph.node.append(model.graph.node[-1])
+    return "is redeclared"
+
+
+def map_input(model: onnx.ModelProto) -> str:
+    kind = onnx.helper.make_map_type_proto(onnx.TensorProto.INT64, onnx.helper.make_tensor_type_proto(1, []))
+    model.graph.input.append(onnx.helper.make_value_info("map", kind))
+    return "Map types are not supported"
+
+
+@pytest.mark.parametrize("change", [duplicate_output, map_input])
+def test_what_onnx_ir_cannot_read_is_told_with_its_innermost_cause(
+    change: Callable[[onnx.ModelProto], str], pair: hieronnx.ExportResult, tmp_path: Path
+) -> None:
+    path = copy_of(pair, tmp_path, sidecar=False)
+    proto = onnx.load(path)
+    cause = change(proto)
+    onnx.save(proto, path)
+    expect_error(path, f"hieronnx cannot read '{path}': ", cause)
+    for read in (load_model, open_model):
+        with pytest.raises(HieronnxError, match=f"hieronnx cannot read the model: .*{cause}"):
+            read(proto)
+    with pytest.raises(HieronnxError, match=f"hieronnx cannot read '.*': .*{cause}"):
+        load_model(path)
 
 
 SPOILED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {

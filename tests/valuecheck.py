@@ -238,7 +238,7 @@ class _Index:
         buckets: dict[int, list[tuple[Values, Scope]]] = defaultdict(list)
         for tensor, scope in tensors:
             if tensor.layout is torch.strided and tensor.numel():
-                values = Values(_array(tensor))
+                values = Values(array_of(tensor))
                 buckets[values.flat.size].append((values, tuple(scope)))
         self._buckets = buckets
         self._moments = {size: np.stack([values.moments for values, _ in bucket]) for size, bucket in buckets.items()}
@@ -308,6 +308,23 @@ def run_exposed(
     for probe in probes:
         probe.runs.extend(_read_runs(probe, known, cache))
     return probes, unexposed
+
+
+def read_tensors(
+    proto: onnx.ModelProto, feeds: Mapping[str, np.ndarray], name_body: NameBody = default_body_name
+) -> dict[tuple[str, str], list[np.ndarray]]:
+    """Run the file; return every tensor that could be seen by its graph and name, once per iteration inside a Loop."""
+    inliner = _Inliner(proto, feeds, name_body, [])
+    probes = inliner.inline()
+    looped = onnx.ModelProto.FromString(proto.SerializeToString())
+    probes += _expose_bodies(looped.graph, inliner.origins, name_body, [], inputs=True)
+    values = _run(looped, feeds, [probe.exposed for probe in probes])
+    found = {("", t.name): [numpy_helper.to_array(t)] for t in proto.graph.initializer}
+    found |= {("", name): [array] for name, array in feeds.items()}
+    for probe in probes:
+        array = values[probe.exposed]
+        found[probe.graph, probe.output] = list(array) if probe.repeats else [array]
+    return found
 
 
 def _read_runs(probe: Probe, known: Mapping[str, Any], cache: dict[tuple[str, int], Values]) -> Iterator[Run]:
@@ -421,7 +438,7 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
 
 
 def _expose_bodies(
-    graph: onnx.GraphProto, origins: Origins, name_body: NameBody, unexposed: list[str]
+    graph: onnx.GraphProto, origins: Origins, name_body: NameBody, unexposed: list[str], *, inputs: bool = False
 ) -> Iterator[Probe]:
     """Give each Loop and Scan of the main graph one more stacked output per tensor of its body."""
     for node in graph.node:
@@ -431,6 +448,9 @@ def _expose_bodies(
         parent, original = origins[_first(node.output)]
         body, name = attributes["body"].g, name_body(parent, original, "body")
         probes = list(_body_probes(body, name, _first(node.output)))
+        if inputs:
+            prefix = _first(node.output)
+            probes += [Probe(name, v.name, "", (), f"{prefix}/body/{v.name}", (), repeats=True) for v in body.input]
         for probe in probes:
             body.node.append(onnx.helper.make_node("Identity", [probe.output], [probe.exposed + "/one"]))
             body.output.append(onnx.ValueInfoProto(name=probe.exposed + "/one"))
@@ -498,7 +518,7 @@ def match_inputs(
 def _choose_by_outputs(
     proto: onnx.ModelProto, choices: Sequence[dict[str, np.ndarray]], outputs: Sequence[torch.Tensor]
 ) -> dict[str, np.ndarray]:
-    wanted = [Values(_array(output)) for output in outputs]
+    wanted = [Values(array_of(output)) for output in outputs]
     names = [value.name for value in proto.graph.output]
     for feeds in choices:
         given = [Values(array) for array in _run(proto, feeds, names).values()]
@@ -515,7 +535,7 @@ def named_arrays(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any
             if isinstance(leaf, torch.Tensor | bool | int | float):
                 # torch names a flattened input by its path: `cache_0_key`.
                 words = "".join(c if c.isalnum() else " " for c in keystr(path)).split()
-                yield "_".join([name, *words]), _array(torch.as_tensor(leaf))
+                yield "_".join([name, *words]), array_of(torch.as_tensor(leaf))
 
 
 def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
@@ -530,7 +550,8 @@ def _fits(value: onnx.ValueInfoProto, array: np.ndarray) -> bool:
     )
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor as an array; bfloat16, which numpy lacks, as float32."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
 

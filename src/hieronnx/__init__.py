@@ -7,15 +7,25 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from hieronnx._analyze import Analysis, analyze
+    from hieronnx._compare import Comparison, compare
     from hieronnx._export import ExportResult, HierarchyExporter, export
+    from hieronnx._extract import extract
+    from hieronnx._extraction import Extraction
+    from hieronnx._validate import Finding, Findings, validate
     from hieronnx.errors import HieronnxError
     from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node
     from hieronnx.sidecar import load
 
 __all__ = [
+    "Analysis",
     "Call",
     "CallId",
+    "Comparison",
     "ExportResult",
+    "Extraction",
+    "Finding",
+    "Findings",
     "Hierarchy",
     "HierarchyExporter",
     "HieronnxError",
@@ -23,15 +33,28 @@ __all__ = [
     "Module",
     "Node",
     "__version__",
+    "analyze",
+    "compare",
     "export",
+    "extract",
     "load",
+    "validate",
 ]
 
 _HOMES = {
+    "Analysis": "_analyze",
+    "analyze": "_analyze",
+    "Comparison": "_compare",
+    "compare": "_compare",
     "HieronnxError": "errors",
     "ExportResult": "_export",
     "HierarchyExporter": "_export",
     "export": "_export",
+    "Extraction": "_extraction",
+    "extract": "_extract",
+    "Finding": "_validate",
+    "Findings": "_validate",
+    "validate": "_validate",
     "Call": "hierarchy",
     "CallId": "hierarchy",
     "Hierarchy": "hierarchy",

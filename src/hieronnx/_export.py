@@ -7,14 +7,13 @@ import importlib.util
 import inspect
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hieronnx._staging import move_into_place, staging
 from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Hierarchy
@@ -24,6 +23,7 @@ from hieronnx.tags import TagPolicy
 if TYPE_CHECKING:
     from torch import nn
 
+    from hieronnx._compare import Comparison
     from hieronnx.capture.captured import ExportRequest
 
 __all__ = ["ExportResult", "HierarchyExporter", "export"]
@@ -43,6 +43,8 @@ class ExportResult:
     hierarchy: Hierarchy
     fallback: str | None = None
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
+    topology: Comparison | None = None
+    """How the file compares with what torch alone exports, where that was asked for."""
 
     def __repr__(self) -> str:
         return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
@@ -60,6 +62,7 @@ def export(
     embed: bool = True,
     sidecar: bool = True,
     strip_torch_metadata: bool = False,
+    verify_topology: bool = False,
     progress: Callable[[str], None] | None = None,
     **torch_options: Any,
 ) -> ExportResult:
@@ -79,6 +82,7 @@ def export(
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
         strip_torch_metadata: Whether to leave out torch's own node metadata.
+        verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
         progress: Called with the name of each stage as it begins.
         **torch_options: Any option of `torch.onnx.export`: opset_version, dynamic_shapes, input_names, …
 
@@ -98,17 +102,20 @@ def export(
     destination = _check(model, options, Path(output), torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
-    with _staging(destination) as staged, _undisturbed(model):
+    with staging(destination) as staged, _undisturbed(model):
         request = ExportRequest(
             model, given, dict(kwargs or {}), staged, destination, torch_options, strip_torch_metadata
         )
         used, fallback = _run_routes(request, options, report)
         report("writing")
         with writing(destination):
-            _move_into_place(staged, destination)
+            move_into_place(staged, destination)
     report("reading back")
     result = _read_back(destination, options, used, fallback)
     _note_opset(result, torch_options.get("opset_version"))
+    if verify_topology:
+        report("exporting with torch alone")
+        result = replace(result, topology=_compare_with_baseline(request, used))
     return result
 
 
@@ -236,6 +243,23 @@ def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
             sidecar_path(request.output).write_bytes(encode_sidecar(described, view))
 
 
+def _compare_with_baseline(request: ExportRequest, exporter: str) -> Comparison:
+    """Export with torch alone, beside the destination, and compare."""
+    from hieronnx._compare import compare
+    from hieronnx.capture.baseline import export_baseline
+
+    with staging(request.destination) as staged, _undisturbed(request.model):
+        try:
+            export_baseline(replace(request, output=staged), exporter)
+        except Exception as error:
+            raise ExportError(
+                f"'{request.destination}' was written, but torch alone could not export the model to compare with "
+                f"({first_line(error)})"
+            ) from error
+        found = compare(staged, request.destination)
+        return replace(found, a="torch.onnx.export")
+
+
 def first_line(error: BaseException) -> str:
     """Say in one line why torch failed: the innermost cause, which is the one that says something."""
     while error.__cause__ is not None:
@@ -260,55 +284,9 @@ def _failed(failures: Mapping[str, Exception]) -> ExportError:
 # -- files and state --------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _staging(output: Path) -> Iterator[Path]:
-    """Yield a path of the same name in a folder beside the output; the folder is gone afterwards."""
-    try:
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-    except OSError as error:
-        raise ExportError(f"cannot write into '{output.parent}': {error.strerror}") from error
-    try:
-        yield folder / output.name
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
-
-
-def _move_into_place(staged: Path, output: Path) -> None:
-    """Put what was staged beside the output, all of it or nothing: weights first, so that the model never lacks them.
-
-    A sidecar of an earlier export goes, also where no new one comes: it tells of another file.
-    """
-    own = {staged, sidecar_path(staged)}
-    moves = [(path, output.parent / path.name) for path in sorted(staged.parent.iterdir(), key=lambda p: p in own)]
-    before = staged.parent / "before"
-    before.mkdir()
-    done: list[Path] = []
-    try:
-        for source, target in moves:
-            if target.exists():
-                _keep(target, before / target.name)
-            os.replace(source, target)
-            done.append(target)
-    except OSError:
-        for target in done:
-            kept = before / target.name
-            os.replace(kept, target) if kept.exists() else target.unlink()
-        raise
-    if sidecar_path(output) not in done:
-        sidecar_path(output).unlink(missing_ok=True)
-
-
-def _keep(path: Path, kept: Path) -> None:
-    """Keep a file under a second name, as a link where the file system has links."""
-    try:
-        os.link(path, kept)
-    except OSError:
-        shutil.copy2(path, kept)
 
 
 @contextmanager

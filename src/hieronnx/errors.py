@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 
-__all__ = ["ExportError", "HieronnxError", "InputError", "MissingExtraError", "TargetError", "writing"]
+__all__ = ["ExportError", "HieronnxError", "InputError", "MissingExtraError", "TargetError", "check_known", "writing"]
 
 
 class HieronnxError(Exception):
@@ -30,6 +31,20 @@ class MissingExtraError(HieronnxError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}, which is not installed; run: pip install 'hieronnx[{extra}]'")
+
+
+def check_known(kind: str, name: str, known: Iterable[str], where: str = "there is") -> None:
+    """Make sure that a name is a known one.
+
+    Raises:
+        InputError: If it is not; the message names the nearest, or all.
+    """
+    names = list(known)
+    if name in names:
+        return
+    near = get_close_matches(name, names, 1)
+    hint = f"did you mean '{near[0]}'?" if near else f"{where}: {', '.join(names) or 'none'}"
+    raise InputError(f"no {kind} '{name}'; {hint}")
 
 
 @contextmanager

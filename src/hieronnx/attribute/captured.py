@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 
 from torch import nn
 
+from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
 from hieronnx.attribute.fill import fill_gaps
 from hieronnx.capture.captured import Captured, Embedding
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.carry import Folded
 from hieronnx.graph import View
-from hieronnx.hierarchy import Attribution, CallId, CallTree, Hierarchy, Initializer, Node
-from hieronnx.sidecar import embedded_metadata, embedded_model_metadata
+from hieronnx.hierarchy import Attribution, CallTree, Hierarchy, Initializer, Node
 from hieronnx.tags import TagPolicy, build_calls
 
 __all__ = ["attribute_captured", "embed"]
@@ -61,23 +61,4 @@ def _make_initializers(captured: Captured, parameters: Mapping[str, str]) -> Ite
 
 def embed(hierarchy: Hierarchy) -> Embedding:
     """Return the hierarchy as metadata for the nodes and the model, torch's own form of a namespace included."""
-    namespaces = _namespaces(hierarchy)
-    return Embedding(
-        {
-            (node.graph, node.output): {
-                **embedded_metadata(hierarchy, node),
-                "namespace": f"{namespaces[node.scope]}/{node.name or node.output}: {node.op_type}",
-            }
-            for node in hierarchy.nodes
-        },
-        embedded_model_metadata(hierarchy),
-    )
-
-
-def _namespaces(hierarchy: Hierarchy) -> dict[CallId, str]:
-    """Write each call as torch writes scopes into `namespace`, which Model Explorer nests by."""
-    found: dict[CallId, str] = {}
-    for call in hierarchy.calls:
-        step = f"{call.via}: {hierarchy.modules[call.id.module].qualified_class}"
-        found[call.id] = step if call.parent is None else f"{found[call.parent]}/{step}"
-    return found
+    return Embedding(embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))

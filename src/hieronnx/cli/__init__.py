@@ -1,14 +1,24 @@
-"""The command line: `hieronnx export | tree | demo`. Each command imports what it needs when it runs."""
+"""The command line: `hieronnx export | tree | validate | analyze | compare | extract | demo`.
+
+Each command imports what it needs when it runs.
+"""
 
 from __future__ import annotations
+
+import gc
 
 import click
 
 from hieronnx import __version__
 from hieronnx.cli._commands import Commands
+from hieronnx.cli._console import quiet_readers
+from hieronnx.cli.analyze import analyze_command
+from hieronnx.cli.compare import compare_command
 from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
+from hieronnx.cli.extract import extract_command
 from hieronnx.cli.tree import tree_command
+from hieronnx.cli.validate import validate_command
 
 __all__ = ["cli", "main"]
 
@@ -27,14 +37,26 @@ def cli(context: click.Context, debug: bool) -> None:
     Exit codes: 0, done and nothing wrong; 1, a check found something; 2, it could not be done.
     """
     context.obj = debug
+    context.with_resource(quiet_readers(debug=debug))
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
 
-for _command in (demo_command, export_command, tree_command):
+for _command in (
+    analyze_command,
+    compare_command,
+    demo_command,
+    export_command,
+    extract_command,
+    tree_command,
+    validate_command,
+):
     cli.add_command(_command)
 
 
 def main() -> None:
     """Run the command line."""
+    # Large graphs are millions of small objects that live until the end: looking for garbage among them takes longer
+    # than some of the commands themselves.
+    gc.set_threshold(200_000, 50, 50)
     cli.main(prog_name="hieronnx")

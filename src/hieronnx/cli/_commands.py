@@ -40,6 +40,10 @@ class Commands(click.Group):
         except click.ClickException as error:
             _complain(_describe(error))
             sys.exit(_FAILED)
+        except Exception:
+            # Not the interpreter's 1, which says here that a check has found something.
+            traceback.print_exc()
+            sys.exit(_FAILED)
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, context: click.Context) -> Any:

@@ -16,7 +16,7 @@ import click
 from hieronnx.errors import HieronnxError
 from hieronnx.report._clean import clean_line
 
-__all__ = ["print_json", "print_text", "use_colour", "working"]
+__all__ = ["print_json", "print_text", "quiet_readers", "use_colour", "working"]
 
 
 def use_colour() -> bool:
@@ -35,6 +35,20 @@ def print_text(*blocks: str) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON value."""
     click.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def quiet_readers(*, debug: bool) -> Iterator[None]:
+    """Keep off the terminal what onnx-ir logs of a file, raw names and all; with `--debug` it is shown, cleaned."""
+    logger = logging.getLogger("onnx_ir")
+    handler = _Notes(sys.stderr) if debug else logging.NullHandler()
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
 
 
 @contextmanager

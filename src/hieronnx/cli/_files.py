@@ -1,7 +1,8 @@
-"""What an export left on the disk."""
+"""What an export left on the disk, and reports that are written to files."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,16 +10,21 @@ if TYPE_CHECKING:
     from hieronnx._export import ExportResult
     from hieronnx.report.summary import WrittenFile
 
-__all__ = ["list_files"]
+__all__ = ["list_files", "list_model_files", "write_text"]
 
 
 def list_files(result: ExportResult) -> list[WrittenFile]:
+    """List the files of an export as they are on the disk."""
+    return list_model_files(result.path, result.sidecar)
+
+
+def list_model_files(model: Path, sidecar: Path | None) -> list[WrittenFile]:
     """List the model, the files that its weights are in, and the sidecar, as they are on the disk."""
     from hieronnx.report.summary import WrittenFile
 
-    paths = [result.path, *_weight_files(result.path)]
-    if result.sidecar is not None:
-        paths.append(result.sidecar)
+    paths = [model, *_weight_files(model)]
+    if sidecar is not None:
+        paths.append(sidecar)
     return [WrittenFile(path, path.stat().st_size) for path in paths]
 
 
@@ -28,3 +34,17 @@ def _weight_files(model: Path) -> list[Path]:
     entries = (entry for tensor in read_skeleton(model).graph.initializer for entry in tensor.external_data)
     locations = {entry.value for entry in entries if entry.key == "location"}
     return [model.parent / location for location in sorted(locations)]
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a report to a file, which appears whole or not at all.
+
+    Raises:
+        HieronnxError: If it cannot be written.
+    """
+    from hieronnx._staging import staging
+    from hieronnx.errors import writing
+
+    with staging(path) as staged, writing(path):
+        staged.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(staged, path)

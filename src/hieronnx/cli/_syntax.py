@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 
 from hieronnx.capture.inputs import InputSpec
+from hieronnx.categories import check_threshold
 from hieronnx.errors import InputError
 
-__all__ = ["parse_dynamic", "parse_input", "read_input_specs"]
+__all__ = ["parse_dim", "parse_dynamic", "parse_input", "parse_threshold", "read_input_specs"]
 
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*:(?P<axes>.+)")
+_PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _AXIS = re.compile(r"\s*(?P<axis>\d+)\s*=\s*(?P<label>[A-Za-z_]\w*)\s*")
 
 
@@ -57,6 +59,34 @@ def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
     if len(dict(axes)) < len(axes):
         raise InputError(f"cannot read dynamic axes '{text}': an axis is given twice")
     return found["name"], dict(axes)
+
+
+def parse_threshold(text: str) -> tuple[str, float]:
+    """Parse `category=percent`.
+
+    Raises:
+        InputError: the text has another form, there is no such category, or the number is no percentage.
+    """
+    name, _, number = (part.strip() for part in text.partition("="))
+    if not _PERCENT.fullmatch(number):
+        raise InputError(f"cannot read threshold '{text}'; expected category=percent, as in mathematical=95")
+    try:
+        check_threshold(name, float(number))
+    except InputError as error:
+        raise InputError(f"cannot read threshold '{text}': {error}") from error
+    return name, float(number)
+
+
+def parse_dim(text: str) -> tuple[str, int]:
+    """Parse `name=size`; the name is that of a dynamic axis, whatever characters it has.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    name, _, size = (part.strip() for part in text.rpartition("="))
+    if not name or not size.isdecimal():
+        raise InputError(f"cannot read the size of an axis '{text}'; expected name=size, as in batch=1")
+    return name, int(size)
 
 
 def read_input_specs(path: str | Path) -> list[InputSpec]:

@@ -73,11 +73,16 @@ __all__ = ["export_command"]
     show_default=True,
     help="How nodes are attributed; captured is what the exporter itself recorded.",
 )
+@click.option(
+    "--verify-topology",
+    is_flag=True,
+    help="Export with torch alone, too, and prove that the graph is the same; exit code 1 if it is not.",
+)
 @click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.pass_obj
+@click.pass_context
 def export_command(
-    debug: bool,
+    context: click.Context,
     /,
     target: str,
     output: Path,
@@ -103,12 +108,14 @@ def export_command(
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
     """  # noqa: D301  click wants the backspace itself
     request = _Request(_read_specs(inputs, input_specs), _read_dynamic(dynamic), _read_options(**options))
-    with working(debug=debug) as report:
+    with working(debug=context.obj) as report:
         result = _run(target, output, request, trust_remote_code, report)
     if as_json:
         print_json(_to_json(result))
     else:
         _print_result(result)
+    if result.topology is not None and not result.topology.same:
+        context.exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +154,7 @@ def _read_options(
     no_sidecar: bool,
     strip_torch_metadata: bool,
     strategy: str,
+    verify_topology: bool,
 ) -> dict[str, Any]:
     """Turn the flags into options of `hieronnx.export`."""
     from hieronnx.tags import TagPolicy
@@ -159,6 +167,7 @@ def _read_options(
         "sidecar": not no_sidecar,
         "strip_torch_metadata": strip_torch_metadata,
         "strategy": strategy,
+        "verify_topology": verify_topology,
         **({} if opset is None else {"opset_version": opset}),
     }
 
@@ -193,13 +202,26 @@ def _print_result(result: ExportResult) -> None:
     colour, command = use_colour(), _suggest_next(result)
     files = render_files(list_files(result), colour=colour)
     if command is None:
-        print_text(files, "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be")
+        blocks = [files, "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be"]
     else:
         model = render_model(result.hierarchy, colour=colour)
-        print_text(*filter(None, (files, model)), render_coverage(result.hierarchy, colour=colour), f"next: {command}")
+        blocks = [files, model, render_coverage(result.hierarchy, colour=colour), f"next: {command}"]
+    print_text(*filter(None, blocks), *_describe_topology(result, colour))
+
+
+def _describe_topology(result: ExportResult, colour: bool) -> list[str]:
+    """Say how the file compares with torch's own export, if it was compared."""
+    from hieronnx.report.comparison import render_comparison
+
+    if result.topology is None:
+        return []
+    if result.topology.same:
+        return [f"topology: what torch.onnx.export writes, {result.topology.pairs:,} nodes"]
+    return [render_comparison(result.topology, colour=colour)]
 
 
 def _to_json(result: ExportResult) -> dict[str, Any]:
+    from hieronnx.report.comparison import comparison_to_json
     from hieronnx.report.summary import summary_to_json
 
     return {
@@ -211,6 +233,7 @@ def _to_json(result: ExportResult) -> dict[str, Any]:
         "inputs": result.hierarchy.model.get("inputs"),
         "outputs": result.hierarchy.model.get("outputs"),
         "fallback": result.fallback,
+        "topology": None if result.topology is None else comparison_to_json(result.topology),
         "summary": summary_to_json(result.hierarchy),
         "next": _suggest_next(result),
     }

@@ -402,8 +402,17 @@ SharedUnderTwoNames              5    1          72    288 B            384  Gem
 ├─ Block             first       2    2          72    288 B            192  Gemm 1, Tanh 1
 └─ Block@1           first       2    2        (72)  (288 B)            192  Gemm 1, Tanh 1
 
-3 calls shown; (…): the parameters of an earlier call's module"""
+3 calls shown; 2 without a tag of their own are counted in these: --all lists them; (…): the parameters of an earlier \
+call's module"""
     )
+
+
+def test_nodes_that_stand_for_several_calls_are_told() -> None:
+    analysis = analyze(path_of("conv_batch_norm"))
+    (note,) = analysis.notes
+    assert note.startswith("nodes that do the work of several calls")
+    assert note.endswith(": 1")
+    assert "  conv, norm" in render_analysis(analysis, detailed=True)
 
 
 ODD = "a|b`c\n\x1b[31m*_<i>"
@@ -424,7 +433,7 @@ def test_names_cannot_break_a_table(tmp_path: Path) -> None:
         assert result.exit_code == 0
         assert "\x1b" not in result.stdout
     row = next(line for line in analysis_to_markdown(analyze(path), detailed=True).splitlines() if "Relu | a" in line)
-    assert len(re.findall(r"(?<!\\)\|", row)) == 9
+    assert len(re.findall(r"(?<!\\)\|", row)) == 10
     assert "\\`c\\\\n\\\\x1b" in row
     assert "\\<i\\>" in row
 

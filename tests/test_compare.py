@@ -192,6 +192,11 @@ def test_an_attribute_that_is_left_out_is_its_default() -> None:
     assert not compare(parse(BASE), parse(BASE.replace("<axis = 1>", ""))).same
 
 
+def test_an_attribute_that_came_or_went_is_told_with_its_default() -> None:
+    found = compare(parse(BASE), parse(BASE.replace("<axis = 1>", "")))
+    assert str(found.nodes[0].differences[0]) == "attribute axis: 1 → -1 (default)"
+
+
 def test_an_operator_counts_by_its_own_version_not_by_the_opset() -> None:
     def at(opset: int, op: str) -> onnx.ModelProto:
         graph = parse(f"main (float[4] x) => (float[4] y) {{ y = {op} (x) }}").graph
@@ -254,7 +259,7 @@ def test_small_initializers_with_other_values_are_noted() -> None:
     text = "main (float[6] x) => (float[n, m] y) <int64[2] shape = {%s}> { y = Reshape (x, shape) }"
     found = compare(parse(text % "2, 3"), parse(text % "3, 2"))
     assert found.same
-    assert found.notes == ("1 small initializers hold other values ('shape')",)
+    assert found.notes == ("1 small initializer holds other values ('shape'); --values counts them",)
     assert not compare(parse(text % "2, 3"), parse(text % "3, 2"), values=True).same
 
 
@@ -573,7 +578,11 @@ def run(*args: object) -> tuple[int, str, str]:
 
 
 def test_exit_codes_tell_the_verdict(split: tuple[Path, Path], tmp_path: Path) -> None:
-    assert run(split[0], split[0])[:2] == (0, f"--- {split[0]}\n+++ {split[0]}\n\nthe same: {nodes(split[0])} nodes\n")
+    assert run(split[0], split[0])[:2] == (
+        0,
+        f"--- {split[0]}\n+++ {split[0]}\n\n"
+        f"the same: {nodes(split[0])} nodes (contents of initializers not compared)\n",
+    )
     assert run(*split)[0] == 1
     code, _, stderr = run(split[0], tmp_path / "missing.onnx")
     assert (code, stderr) == (2, f"error: no ONNX file at '{tmp_path / 'missing.onnx'}'\n")

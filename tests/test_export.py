@@ -219,6 +219,15 @@ def test_pairs_right_after_each_other_keep_to_themselves(exporter: str) -> None:
     assert origins == [["flat.0", "flat.1"], ["flat.2", "flat.3"], *pairs]
 
 
+@BOTH
+def test_a_folded_conv_that_two_groups_read_is_shared_with_neither(exporter: str) -> None:
+    hierarchy = exported("conv_batch_norm_bottlenecks", exporter).hierarchy
+    convs = [node for node in hierarchy.nodes if node.op_type == "Conv"]
+    pairs = [f"blocks.{n}.{name}" for n in range(3) for name in ("widen", "filter", "narrow")]
+    origins = [[str(origin) for origin in node.origins] for node in convs]
+    assert origins == [[f"{pair}.conv", f"{pair}.norm"] for pair in pairs]
+
+
 def test_what_is_embedded_and_what_is_beside(encoder: nn.Module, tmp_path: Path) -> None:
     ids = torch.randint(0, 32, (2, 5))
     for embed, sidecar, strip in [(True, False, True), (False, True, False), (True, True, False)]:

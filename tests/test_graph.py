@@ -270,3 +270,8 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(HieronnxError, match="cannot be read as an ONNX model"):
         load_model(path)
+
+
+def test_what_is_no_model_is_told_so() -> None:
+    with pytest.raises(HieronnxError, match="the model is a int; give a path"):
+        load_model(3)  # type: ignore[arg-type]

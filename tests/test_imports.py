@@ -19,23 +19,24 @@ FILES = {
 }
 
 RECORDS = {"errors", "hierarchy", "categories", "tags"}
-GRAPHS = {"_document", "_embedded", "_encoding", "_matching", "graph", "wire", "carry", "sidecar"}
+GRAPHS = {"_document", "_values", "_embedded", "_encoding", "_matching", "graph", "wire", "carry", "sidecar"}
 TORCH = {"capture", "attribute"}
 # A new part needs a line here: that is the moment to decide where it stands.
 MAY_IMPORT = {
     "errors": set[str](),
     "hierarchy": set[str](),
-    "categories": {"errors"},
+    "categories": set[str](),
     "tags": {"errors", "hierarchy"},
     **dict.fromkeys(GRAPHS, RECORDS | GRAPHS),
     "capture": RECORDS | GRAPHS,
     "attribute": RECORDS | GRAPHS | {"capture"},
     "_lines": RECORDS,
-    "_analyze": RECORDS | GRAPHS | {"_lines"},
+    "_thresholds": {"categories", "errors"},
+    "_analyze": RECORDS | GRAPHS | {"_lines", "_thresholds"},
     "_compare": RECORDS | GRAPHS,
     "_export": RECORDS | GRAPHS | TORCH | {"_compare", "_staging"},
     "_checks": RECORDS | GRAPHS,
-    "_validate": RECORDS | GRAPHS | {"_checks", "_compare"},
+    "_validate": RECORDS | GRAPHS | {"_checks", "_compare", "_thresholds"},
     "_repair": RECORDS | GRAPHS | {"_checks", "_staging"},
     "_staging": {"errors", "sidecar"},
     "_extraction": {"hierarchy"},
@@ -53,6 +54,7 @@ MAY_IMPORT = {
         "_extraction",
         "_staging",
         "_repair",
+        "_thresholds",
         "_validate",
         "report",
     },

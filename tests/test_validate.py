@@ -412,3 +412,9 @@ def test_it_needs_neither_torch_nor_onnxruntime(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["passed"]
+
+
+def test_a_sidecar_of_the_same_model_in_another_size_is_found_out(tmp_path: Path) -> None:
+    path = write_layered(tmp_path / "model.onnx")
+    spoil(path, at("modules", "layers.1", "parameter_count", to=800))
+    assert ("error", "sidecar-modules") in found(path)

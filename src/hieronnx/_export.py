@@ -180,10 +180,11 @@ def _check(model: nn.Module, options: _Options, output: Path, torch_options: Map
         raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
     for name in torch_options:
         _check_choice("option", name, list(inspect.signature(onnx.export).parameters))
-    if output.is_dir():
-        raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
-    if not output.parent.is_dir():
-        raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    with writing(output):
+        if output.is_dir():
+            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
+        if not output.parent.is_dir():
+            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
     return output
 
 

@@ -11,11 +11,11 @@ import onnx
 from hieronnx._extraction import Extraction, Hoisted
 from hieronnx._parts.fates import describe_fate
 from hieronnx._parts.find import Part, find_part
-from hieronnx._parts.hierarchy import rebase_calls, rebase_hierarchy, rebase_parameter
-from hieronnx._parts.model import ValueTypes, build_model, rename_tensors
+from hieronnx._parts.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
+from hieronnx._parts.model import ValueTypes, build_model, find_names, rename_tensors
 from hieronnx._parts.source import Source, prepare
 from hieronnx._parts.targets import find_call, find_calls
-from hieronnx._parts.weights import find_weights
+from hieronnx._parts.weights import find_inner_weights, find_weights
 from hieronnx._parts.write import check_output, fill_model, write_part
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import NO_TENSOR, ModelLike
@@ -73,24 +73,30 @@ def extract_all(
     if len(empty) == len(calls):
         raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0].id]}")
     place = _make_folder(Path(folder))
+    outputs = {call.id: place / f"{_file_stem(call, extractor.hierarchy)}.onnx" for call in calls}
+    for call in calls:
+        if call.id not in empty:
+            check_output(extractor.source, outputs[call.id])
     for call in calls:
         if call.id in empty:
             skipped(empty[call.id])
         else:
-            yield extractor.extract(call, place / f"{_file_stem(call, extractor.hierarchy)}.onnx")
+            yield extractor.extract(call, outputs[call.id])
 
 
 def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise HieronnxError(f"cannot make the folder '{folder}': {error.strerror or error}") from error
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise HieronnxError(f"cannot make the folder '{folder}': {reason}") from error
     return folder
 
 
 def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
     path, number = call.id
     name = escape(path or hierarchy.modules[""].class_name)
+    name = "".join(c if c.isprintable() and c != "\\" else f"~x{ord(c):x}~" for c in name)
     return f"{name}@{number}" if number else name
 
 
@@ -101,6 +107,7 @@ class Extractor:
         self.source = prepare(open_model(onnx))
         self._types = ValueTypes(self.source)
         self._relative_names = relative_names
+        self._exporter = self.hierarchy.model.get("exporter", "")
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -128,25 +135,33 @@ class Extractor:
         if output is not None:
             check_output(source, Path(output))
         model = build_model(source, part, self._types)
-        names = _relative_names(source, part) if self._relative_names else {}
+        rebased = rebase_calls(self.hierarchy, call.id)
+        names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         rename_tensors(model, names)
-        weights = find_weights(source, part, names)
-        hierarchy = rebase_hierarchy(source, part, rebase_calls(self.hierarchy, call.id), names)
+        weights, inner = find_weights(source, part, names), find_inner_weights(source, model)
+        hierarchy = rebase_hierarchy(source, part, rebased, names)
         if output is None:
-            return _make_result(source, part, call, hierarchy, fill_model(model, weights, hierarchy))
-        described = write_part(model, weights, hierarchy, Path(output), self.hierarchy.model.get("exporter", ""))
+            return _make_result(source, part, call, hierarchy, fill_model(model, weights, inner, hierarchy))
+        described = write_part(model, weights, inner, hierarchy, Path(output), self._exporter)
         return _make_result(source, part, call, described, Path(output))
 
 
-def _relative_names(source: Source, part: Part) -> dict[str, str]:
-    """Return the new names of the initializers that hold a parameter of the module as it is."""
-    view = source.view
-    taken = {view.names[t] for i in part.nodes for t in (*view.reads(i), *view.nodes[i].outputs) if t != NO_TENSOR}
-    held = {item.name: item.parameter for item in source.hierarchy.initializers if item.parameter and not item.origins}
+def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str]) -> dict[str, str]:
+    """Return the new names of the initializers that hold a parameter of the module as it is.
+
+    Args:
+        source: The whole model.
+        part: The part.
+        rebased: Its modules and calls.
+        taken: The names that its tensors have.
+    """
+    held = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
     names: dict[str, str] = {}
     for tensor in part.initializers:
-        old = view.names[tensor]
-        new = rebase_parameter(held.get(old, old), part.call)
+        old = source.view.names[tensor]
+        # Without a sidecar, what holds a parameter is known by its name alone.
+        parameter = held.get(old) if source.hierarchy.initializers else old
+        new = old if parameter is None else rebase_parameter(parameter, rebased)
         if new != old and new not in taken:
             names[old] = new
             taken.add(new)

@@ -72,8 +72,9 @@ def _matches(call: Call, pattern: str) -> bool:
 
 def _describe_no_match(hierarchy: Hierarchy, pattern: str) -> str:
     message = f"no module path or tag matches '{pattern}'"
-    if any(_matches(call, f"*{pattern}*") for call in hierarchy.calls):
-        return f"{message}; did you mean '*{pattern}*'?"
+    wider = f"*{pattern.strip('*')}*"
+    if wider != pattern and any(_matches(call, wider) for call in hierarchy.calls):
+        return f"{message}; did you mean '{wider}'?"
     return f"{message}; a pattern looks like '*.0.*' or '*/{hierarchy.calls[-1].tag.rpartition('/')[2]}'"
 
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hieronnx._values import Values, is_constant
 from hieronnx.graph import NO_TENSOR, TensorType, View, ViewNode
 
 __all__ = ["Match", "Matcher"]
@@ -13,48 +14,6 @@ __all__ = ["Match", "Matcher"]
 # A region that has not closed after so many nodes is no region: the name was a coincidence.
 _REGION_LIMIT = 2000
 _GROUP_LIMIT = 500
-
-_NONDETERMINISTIC = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
-)
-
-
-class Values:
-    """Value numbers of a graph's tensors: equal for equal computations; and which depend on no input."""
-
-    def __init__(self, view: View) -> None:
-        self.number = [-1] * len(view.names)
-        self.constant = [False] * len(view.names)
-        self._table: dict[Hashable, int] = {}
-        for tensor in range(len(view.names)):
-            if view.producers[tensor] is None:
-                content = view.constants.get(tensor)
-                self.constant[tensor] = tensor in view.constants
-                self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
-        for index, node in enumerate(view.nodes):
-            self._add(index, node)
-
-    def _intern(self, key: Hashable) -> int:
-        return self._table.setdefault(key, len(self._table))
-
-    def _add(self, index: int, node: ViewNode) -> None:
-        constant = _is_constant(node, self.constant)
-        key = self.key(index, node)
-        for position, output in enumerate(node.outputs):
-            if output == NO_TENSOR:
-                continue
-            self.constant[output] = constant
-            alone = node.op == "Identity" and node.inputs[0] != NO_TENSOR
-            self.number[output] = self.number[node.inputs[0]] if alone else self._intern((key, position))
-
-    def key(self, index: int, node: ViewNode) -> Hashable:
-        """Key a node by its operator, attributes and inputs; a node with bodies or dice is only itself."""
-        if node.bodies or node.op in _NONDETERMINISTIC:
-            return "node", index
-        if node.op == "Constant":
-            return "constant", node.attributes
-        inputs = tuple(NO_TENSOR if t == NO_TENSOR else self.number[t] for t in node.inputs)
-        return node.graph, node.op, node.attributes, inputs
 
 
 @dataclass(slots=True)
@@ -325,18 +284,11 @@ def _constants(view: View) -> list[bool]:
     for tensor in view.constants:
         constant[tensor] = True
     for node in view.nodes:
-        value = _is_constant(node, constant)
+        value = is_constant(node, constant)
         for output in node.outputs:
             if output != NO_TENSOR:
                 constant[output] = value
     return constant
-
-
-def _is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
-    """Say whether a node computes the same whatever the graph's inputs are, their shapes and types aside."""
-    if node.op in _NONDETERMINISTIC:
-        return False
-    return all(constant[tensor] for tensor in node.reads_values)
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:

@@ -17,7 +17,7 @@ from hieronnx._checks.layers import check_layers
 from hieronnx._checks.model import check_external_data, check_onnx
 from hieronnx._checks.nodes import attributed_nodes, check_coverage, check_enclosing
 from hieronnx._checks.parameters import check_parameters
-from hieronnx.categories import read_thresholds
+from hieronnx._thresholds import read_thresholds
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import ModelLike, View, load_model
 from hieronnx.hierarchy import Hierarchy

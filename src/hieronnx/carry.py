@@ -65,13 +65,16 @@ class _Attributor:
     def __init__(self, a: View, scopes: Sequence[Attribution | None], tree: CallTree, matcher: Matcher) -> None:
         self._a, self._scopes, self._tree, self._matcher = a, scopes, tree, matcher
         self._merged = self._find_merged()
+        self._work: dict[int, Sequence[int]] = {}
+        """The nodes of A whose work a node of B was found to do."""
 
     def run(self) -> list[Attribution | None]:
         """Attribute every node of B that has a match, or that shares one."""
         found: list[Attribution | None] = [None] * len(self._matcher.b.nodes)
         for index, match in self._matcher.match.items():
             if not match.group:
-                found[index] = self._attribute(index, self._core(match.region), match.proven)
+                self._work[index] = self._core(match.region)
+                found[index] = self._attribute(index, self._work[index], match.proven)
         for index, match in self._matcher.match.items():
             if match.group:
                 self._attribute_group(index, match, found)
@@ -79,11 +82,13 @@ class _Attributor:
 
     def _core(self, region: Sequence[int]) -> list[int]:
         """Leave out of a region what adds no origin: constants, shapes and copies, unless there is nothing else."""
-        a, constant = self._a, self._matcher.values.constant
+        a, values = self._a, self._matcher.values
         attributed = [n for n in region if self._scopes[n] is not None]
-        computed = [n for n in attributed if not all(constant[t] for t in a.nodes[n].outputs if t != NO_TENSOR)]
+        made = {n: [t for t in a.nodes[n].outputs if t != NO_TENSOR] for n in attributed}
+        computed = [n for n in attributed if not all(values.constant[t] for t in made[n])]
         working = [n for n in computed if a.nodes[n].op != "Identity"]
-        return working or computed or attributed
+        measured = [n for n in attributed if not all(values.literal[t] for t in made[n])]
+        return working or computed or measured or attributed
 
     def _attribute(self, index: int, core: Sequence[int], proven: bool) -> Attribution | None:
         if not core:
@@ -100,7 +105,9 @@ class _Attributor:
         """Share a region among the nodes of a group: each takes what it can be seen to do."""
         core = self._core(match.region)
         own = [] if match.altered else [n for n in core if self._makes(n, last)]
-        left = [n for n in core if n not in own]
+        # A member that feeds two groups has its work already: the others do the rest.
+        done = {n for member in match.group if member != last for n in self._work.get(member, ())}
+        left = [n for n in core if n not in own and n not in done] or [n for n in core if n not in own]
         others = [n for n in match.group if n != last and n not in self._matcher.match and found[n] is None]
         claims = self._share(others if own else [*others, last], left)
         idle = [node for node, claimed in claims.items() if not claimed]
@@ -108,6 +115,7 @@ class _Attributor:
             claims[idle[0]] = [n for n in left if not any(n in claimed for claimed in claims.values())]
         claims.setdefault(last, own)
         whole = self._attribute(last, core, match.proven)
+        self._work.update(claims)
         for node, claimed in claims.items():
             alone = not any(set(claimed) & set(theirs) for other, theirs in claims.items() if other != node)
             joined = self._attribute(node, claimed, match.proven) if alone else None

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-__all__ = ["ExportError", "HieronnxError", "InputError", "MissingExtraError", "TargetError", "check_known", "writing"]
+__all__ = [
+    "AmbiguousTargetError",
+    "ExportError",
+    "HieronnxError",
+    "InputError",
+    "MissingExtraError",
+    "TargetError",
+    "check_known",
+    "writing",
+]
 
 
 class HieronnxError(Exception):
@@ -20,6 +29,10 @@ class TargetError(HieronnxError):
 
 class InputError(HieronnxError):
     """An input, a shape, a dtype or an option does not fit the model."""
+
+
+class AmbiguousTargetError(InputError):
+    """A target that should name one call matches several."""
 
 
 class ExportError(HieronnxError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError
+from hieronnx.errors import HieronnxError, InputError
 
 if TYPE_CHECKING:
     import onnx
@@ -46,6 +46,7 @@ NO_TENSOR = -1
 SMALL_TENSOR_BYTES = 1024
 _SCALARS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.INT, ir.AttributeType.STRING})
 _LISTS = frozenset({ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS})
+_NO_NUMBER = "invalid literal for int() with base 10: "
 # Inputs of which only the shape or the element type counts, not the values.
 _VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 
@@ -170,6 +171,8 @@ def load_model(model: ModelLike) -> ir.Model:
     if isinstance(model, ir.Model):
         return model
     if not isinstance(model, str | os.PathLike):
+        if not hasattr(model, "graph"):
+            raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
         with reading_graph("the model"):
             return ir.serde.deserialize_model(model)
     path = Path(model)
@@ -197,10 +200,13 @@ def reading_graph(name: str) -> Iterator[None]:
 
 
 def _innermost_reason(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
+    while (inner := error.__cause__ or error.__context__) is not None:  # onnx-ir may fail while it tells of a failure
+        error = inner
+    reason = " ".join(str(error).split())
+    if reason.startswith(_NO_NUMBER):
+        return f"it has {reason.removeprefix(_NO_NUMBER)} where a number should be"
     # onnx-ir only asserts that contents and type of a tensor fit.
-    return " ".join(str(error).split()) or "a tensor holds what its type does not"
+    return reason or "a tensor holds what its type does not"
 
 
 def first_output(node: ir.Node) -> str:

@@ -175,6 +175,40 @@ class ConvBatchNormResidual(nn.Module):
         return self.norm(self.head(self.block(x))).mean((2, 3))
 
 
+class ConvBatchNormBottlenecks(nn.Module):
+    """Folded convolutions with nothing between them and the next block, which a later residual reads as well."""
+
+    class Pair(nn.Module):
+        def __init__(self, channels: int, wide: int, groups: int = 1) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(channels, wide, 1, groups=groups, bias=False)
+            self.norm = nn.BatchNorm2d(wide)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.conv(x))
+
+    class Bottleneck(nn.Module):
+        def __init__(self, residual: bool) -> None:
+            super().__init__()
+            self.widen = ConvBatchNormBottlenecks.Pair(3, 6)
+            self.filter = ConvBatchNormBottlenecks.Pair(6, 6, groups=6)
+            self.narrow = ConvBatchNormBottlenecks.Pair(6, 3)
+            self.residual = residual
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.narrow(torch.relu(self.filter(torch.relu(self.widen(x)))))
+            return x + y if self.residual else y
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.Bottleneck(False), self.Bottleneck(True), self.Bottleneck(True)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
 class ConstantFoldedBranch(nn.Module):
     """A child computes from buffers alone, so that folding leaves an initializer and no node of it."""
 

@@ -110,6 +110,7 @@ OPERATORS = (
     edge(_operators.ConvBatchNormSequential, images),
     edge(_operators.ConvBatchNormChain, images),
     edge(_operators.ConvBatchNormResidual, images),
+    edge(_operators.ConvBatchNormBottlenecks, images),
     edge(_operators.ConstantFoldedBranch, sequences),
     edge(_operators.TiedWeights, ids),
     edge(_operators.InPlaceOps, rows),

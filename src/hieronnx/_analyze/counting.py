@@ -13,7 +13,8 @@ from hieronnx._analyze.holdings import Holding, find_holdings, hold_by_call
 from hieronnx._analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
 from hieronnx._analyze.shapes import Shapes
 from hieronnx._lines import Lines, label_call, lay_out
-from hieronnx.categories import CATEGORIES, category_of, read_thresholds
+from hieronnx._thresholds import read_thresholds
+from hieronnx.categories import CATEGORIES, category_of
 from hieronnx.errors import HieronnxError, check_known
 from hieronnx.graph import ModelLike, first_output, view_model, walk_nodes
 from hieronnx.hierarchy import CONFIDENCE, CallId, Hierarchy, Node
@@ -84,7 +85,7 @@ def analyze(
         bytes=sum(holding.bytes for holding in holdings),
         parameters=hierarchy.modules[""].parameter_count if hierarchy and hierarchy.model else None,
         tensors=tuple(_list_tensors(opened.model, hierarchy, nodes)) if tensors and hierarchy else (),
-        notes=(*_explain_absence(opened), *notes),
+        notes=(*_explain_absence(opened), *notes, *_note_fused(nodes), *_note_axes(opened.model, nodes, dims or {})),
     )
 
 
@@ -166,18 +167,41 @@ def _describe_nodes(
     nodes = [item.node for item in wanted]
     counts, notes = _count_all(model, nodes, dims)
     described = tuple(_describe(item, count, hierarchy) for item, count in zip(wanted, counts, strict=True))
-    return described, (*notes, *_note_functions(model, nodes))
+    return described, (*notes, *_note_functions(model, wanted))
 
 
-def _note_functions(model: ir.Model, nodes: Iterable[ir.Node]) -> Iterator[str]:
+def _note_fused(nodes: Sequence[AnalyzedNode]) -> Iterator[str]:
+    """Say where nodes count that stand for several calls: not at any of these, but at the one above them all."""
+    origins = [set(node.attribution.origins) for node in nodes if node.attribution is not None]
+    scopes = [node.attribution.scope for node in nodes if node.attribution is not None]
+    fused = sum(len(several) > 1 and scope not in several for several, scope in zip(origins, scopes, strict=True))
+    if fused:
+        yield (
+            f"nodes that do the work of several calls, as a Conv with its BatchNorm does, count at the lowest call "
+            f"above these: {fused:,}"
+        )
+
+
+def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str, int]) -> Iterator[str]:
+    """Say which axes would have to be known for all multiply-adds to be."""
+    axes = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    names = sorted(name for name in axes if name is not None and name not in dims)
+    if names and any(node.multiply_adds is None for node in nodes):
+        options = " ".join(f"--dim {name}=SIZE" for name in names)
+        yield f"multiply-adds depend on axes of unknown size; {options} fixes them"
+
+
+def _note_functions(model: ir.Model, wanted: Iterable[_Located]) -> Iterator[str]:
     """Say where nodes of functions would have multiply-adds: a function is there once, and without shapes."""
-    inside = {
-        node: f"{function.domain}::{function.name}"
-        for function in model.functions.values()
-        for node in function.all_nodes()
-        if node.op_identifier() not in model.functions and needs_shapes(node.op_type, node.domain)
-    }
-    names = list(dict.fromkeys(inside[node] for node in nodes if node in inside))
+    keys = {f"{domain}::{name}" + (f":{overload}" if overload else "") for domain, name, overload in model.functions}
+    graphs = dict.fromkeys(
+        item.graph
+        for item in wanted
+        if item.graph and item.node.op_identifier() not in model.functions
+        if needs_shapes(item.node.op_type, item.node.domain)
+    )
+    # A body has the key of its function before it.
+    names = [key for key in sorted(keys) if any(graph == key or graph.startswith(f"{key}/") for graph in graphs)]
     if names:
         more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from hieronnx._checks.claims import Claim
@@ -33,6 +34,22 @@ def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
             reasons.append(f"it is not among the children of the module above it, '{_split(path)[0]}'")
         yield from (Finding("sidecar-modules", "error", place, reason, _ANEW) for reason in reasons)
     yield from _check_initializers(claim, view)
+    yield from _check_sizes(claim, view)
+
+
+def _check_sizes(claim: Claim, view: View) -> Iterator[Finding]:
+    """Tell where a module without children has another number of parameters than the initializers that hold them."""
+    types = {view.names[tensor]: view.types[tensor] for tensor in view.constants if not view.tensor_graphs[tensor]}
+    unfolded = [item for item in claim.initializers if item.parameter and not item.origins]
+    held = {item.parameter: types.get(item.name) for item in unfolded}
+    for path, module in claim.modules.items():
+        kinds = [held.get(_join(path, name)) for name in module.direct_parameters]
+        if module.children or not kinds or module.parameter_count is None:
+            continue
+        sizes = [math.prod(size or 0 for size in kind.shape) for kind in kinds if kind is not None]
+        if len(sizes) == len(kinds) and sum(sizes) != module.parameter_count:
+            message = f"it has {module.parameter_count:,} parameters, the initializers that hold them {sum(sizes):,}"
+            yield Finding("sidecar-modules", "error", claim.place(f"module '{path}'"), message, _ANEW)
 
 
 def _check_initializers(claim: Claim, view: View) -> Iterator[Finding]:
@@ -41,7 +58,8 @@ def _check_initializers(claim: Claim, view: View) -> Iterator[Finding]:
         place = claim.place(f"initializer '{held.name}'")
         if held.name not in there:
             yield Finding("sidecar-modules", "error", place, "there is no such initializer in the model", _ANEW)
-        if held.parameter is not None and _find_owner(claim.modules, "", held.parameter) is None:
+        # A part of a model may hold parameters of modules outside it; not under the name of one of its own.
+        if held.parameter and _find_owner(claim.modules, "", held.parameter) is None and _has(claim.modules, held.name):
             message = f"it holds parameter '{held.parameter}', which no module has"
             yield Finding("sidecar-modules", "error", place, message, _ANEW)
 
@@ -57,6 +75,11 @@ def _missing_parameters(modules: Mapping[str, Module], module: Module) -> Iterat
         owner = _find_owner(modules, module.path, name)
         if owner is None or (owner in modules and _split(name)[1] not in modules[owner].direct_parameters):
             yield name
+
+
+def _has(modules: Mapping[str, Module], parameter: str) -> bool:
+    above, name = _split(parameter)
+    return above in modules and name in modules[above].direct_parameters
 
 
 def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | None:

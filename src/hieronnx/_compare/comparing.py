@@ -56,7 +56,7 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         if no_names and preference.initializer_names:
             break
         wiring = Wiring(Alignment(side_a, side_b, numbers, preference, numbered).run())
-        found = find_differences(wiring, opened_a, opened_b, names=names)
+        found = find_differences(wiring, opened_a, opened_b, names=names, values=values)
         if best is None or found.size <= best[0].size:
             best = found, wiring
         if not found.size:

@@ -100,6 +100,8 @@ class Comparison:
         functions: the functions that only one file has, or that declare other attributes, by key.
         notes: what is different, and makes no difference to what is computed.
         hierarchies: which of the files have a hierarchy.
+        compared_names: whether names count.
+        compared_values: whether the contents of initializers count.
     """
 
     a: str
@@ -110,6 +112,8 @@ class Comparison:
     functions: Mapping[str, Kind]
     notes: tuple[str, ...]
     hierarchies: tuple[bool, bool]
+    compared_names: bool
+    compared_values: bool
 
     @property
     def same(self) -> bool:
@@ -148,7 +152,8 @@ class Comparison:
     def describe(self) -> str:
         """Say in one line what came out."""
         if self.same:
-            return f"the same: {_count(self.pairs, 'node')}"
+            silent = "" if self.compared_values else " (contents of initializers not compared)"
+            return f"the same: {_count(self.pairs, 'node')}{silent}"
         parts = [f"{_count(number, 'node')} {kind}" for kind in _ORDER if (number := self.count(kind))]
         for role in ("input", "output", "initializer"):
             number = sum(change.role == role for change in self.values)

@@ -18,8 +18,8 @@ from hieronnx.sidecar import OpenedModel
 __all__ = ["find_differences"]
 
 
-def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool) -> Comparison:
-    """Tell what differs between two aligned models; names count only if asked."""
+def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool, values: bool) -> Comparison:
+    """Tell what differs between two aligned models; whether contents of initializers count, the sides know."""
     return Comparison(
         a=a.name,
         b=b.name,
@@ -29,6 +29,8 @@ def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: b
         functions=_compare_functions(a.model, b.model),
         notes=tuple(_list_notes(wiring, a, b)),
         hierarchies=(a.hierarchy is not None, b.hierarchy is not None),
+        compared_names=names,
+        compared_values=values,
     )
 
 
@@ -151,7 +153,8 @@ def _list_notes(wiring: Wiring, a: OpenedModel, b: OpenedModel) -> Iterator[str]
     others = [of_a for of_a, of_b in wiring.initializers if _holds_other_values(wiring, of_a, of_b)]
     if others:
         named = ", ".join(f"'{wiring.a.view.names[tensor]}'" for tensor in others[:3])
-        yield f"{len(others):,} small initializers hold other values ({named}{', …' * (len(others) > 3)})"
+        noun = "initializer holds" if len(others) == 1 else "initializers hold"
+        yield f"{len(others):,} small {noun} other values ({named}{', …' * (len(others) > 3)}); --values counts them"
     undefined = {side.view.names[tensor] for side in (wiring.a, wiring.b) for tensor in side.undefined()}
     if undefined:
         yield f"{len(undefined):,} tensors that nothing computes or holds were compared by name"

@@ -78,10 +78,13 @@ def _sign(node: ViewNode, view: View, opsets: Mapping[str, int]) -> Hashable:
 
 def _version_and_attributes(node: ViewNode, opsets: Mapping[str, int]) -> tuple[int, dict[str, Hashable]]:
     """Return the operator's own version, and the attributes that are not at their default."""
-    domain, op_type = _operator(node)
-    opset = opsets.get(domain, opsets.get("ai.onnx", 0) if not domain else 0)
-    version, defaults = _read_schema(domain, op_type, opset)
+    version, defaults = _read_schema(*_operator(node), _find_opset(node, opsets))
     return version, {name: key for name, key in _attributes(node) if name not in defaults or defaults[name] != key}
+
+
+def _find_opset(node: ViewNode, opsets: Mapping[str, int]) -> int:
+    domain, _ = _operator(node)
+    return opsets.get(domain, opsets.get("ai.onnx", 0) if not domain else 0)
 
 
 def _attributes(node: ViewNode) -> Iterator[tuple[str, Hashable]]:
@@ -115,7 +118,8 @@ def describe_signature(a: Side, node_a: int, b: Side, node_b: int) -> Iterator[D
         yield Difference("version", "", str(version_a), str(version_b))
     for name in sorted({*attributes_a, *attributes_b}):
         if attributes_a.get(name, _ABSENT) != attributes_b.get(name, _ABSENT):
-            before, after = (_show(attributes.get(name, _ABSENT)) for attributes in (attributes_a, attributes_b))
+            before = _show_attribute(attributes_a, a.opsets[left.graph], left, name)
+            after = _show_attribute(attributes_b, b.opsets[right.graph], right, name)
             yield Difference("attribute", name, before, after)
     made_a, made_b = (sum(t != NO_TENSOR for t in node.outputs) for node in (left, right))
     if made_a != made_b:
@@ -123,6 +127,13 @@ def describe_signature(a: Side, node_a: int, b: Side, node_b: int) -> Iterator[D
     bodies_a, bodies_b = (sorted(s.view.graphs[g].label for g in n.bodies) for s, n in ((a, left), (b, right)))
     if bodies_a != bodies_b:
         yield Difference("bodies", "", ", ".join(bodies_a), ", ".join(bodies_b))
+
+
+def _show_attribute(attributes: Mapping[str, Hashable], opsets: Mapping[str, int], node: ViewNode, name: str) -> str:
+    if name in attributes:
+        return _show(attributes[name])
+    _, defaults = _read_schema(*_operator(node), _find_opset(node, opsets))
+    return f"{_show(defaults[name])} (default)" if name in defaults else _ABSENT
 
 
 def _show(key: Hashable) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hieronnx.hierarchy import CallId, Hierarchy
+from hieronnx.hierarchy import CallId, Hierarchy, Module
 
 __all__ = ["describe_fate"]
 
@@ -12,9 +12,11 @@ _MOST_NAMED = 4
 
 
 def describe_fate(hierarchy: Hierarchy, call: CallId) -> str:
-    """Say in one line why there is nothing to extract: folded, passed through, or removed."""
+    """Say in one line why there is nothing to extract: folded, passed through, removed, or not known at all."""
     module = hierarchy.modules[call.module]
     name = f"call '{call}' ({module.class_name}) has no nodes in the file"
+    if all(node.evidence == "root" for node in hierarchy.nodes):
+        return f"{name}: nothing was attributed, all nodes are the root's; export the model anew to attribute them"
     folded = [held.name for held in hierarchy.initializers if _is_of(hierarchy, call, held.origins)]
     if folded:
         return f"{name}: its work was folded into {_listed('initializer', folded)}; extract a call that uses it"
@@ -23,16 +25,25 @@ def describe_fate(hierarchy: Hierarchy, call: CallId) -> str:
         return (
             f"{name} but {_listed('constant', literals)}: its work was done at export; extract the call that it is in"
         )
-    prefix = f"{call.module}." if call.module else ""
+    return f"{name}{_guess_fate(hierarchy, module)}; extract the call that it is in"
+
+
+def _guess_fate(hierarchy: Hierarchy, module: Module) -> str:
+    """Say what can have become of a module's work, by its parameters alone."""
+    prefix = f"{module.path}." if module.path else ""
     held = [i.name for i in hierarchy.initializers if i.parameter and i.parameter.startswith(prefix)]
-    if module.parameter_count and held:
-        return f"{name}: others do its work with {_listed('initializer', held)}; extract the call that it is in"
+    if held:
+        return f": others do its work with {_listed('initializer', held)}"
     if module.parameter_count:
         return (
-            f"{name}, nor its parameters: what it returned was folded into a constant at export, or nothing reads it; "
-            "extract the call that it is in"
+            ", nor its parameters: what it returned was folded into a constant, or cancelled against a neighbour, "
+            "or nothing reads it"
         )
-    return f"{name}: it passes its input through, or nothing reads what it returned; extract the call that it is in"
+    passed = "it passes its input through" if module.parameter_count == 0 else "whether it has parameters is not known"
+    return (
+        f": {passed}, or what it returned was folded into a constant, or cancelled against a neighbour, "
+        "or nothing reads it"
+    )
 
 
 def _is_of(hierarchy: Hierarchy, call: CallId, origins: Sequence[CallId]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx._parts.inputs import find_inputs
-from hieronnx._parts.source import CONSTANT, TAKES_SIZES, Source
+from hieronnx._parts.inputs import Inputs, find_inputs
+from hieronnx._parts.source import DATA, TAKES_SIZES, Source
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import CallId
@@ -64,18 +64,21 @@ def find_part(source: Source, call: CallId) -> Part | None:
     if all(source.view.nodes[index].op == "Constant" for index in found):
         return None  # a literal is no work
     top = _find_top(source, found, call)
-    top |= _find_between(source, top, calls)
-    region = _leave_sizes(source, sorted(top)) if source.hierarchy.call_by_id[call].parent else sorted(top)
+    top |= _find_between(source, top, calls, call)
+    is_whole = source.hierarchy.call_by_id[call].parent is None
+    region = sorted(top) if is_whole else _leave_sizes(source, sorted(top))
     graphs = _graphs_around(source.view, {source.view.nodes[index].graph for index in region})
     inputs = find_inputs(source, region)
+    outputs = source.view.graphs[0].outputs if is_whole else _find_outputs(source, call, region)
+    passed = [t for t in dict.fromkeys(outputs) if source.view.producers[t] is None]
     return Part(
         call=call,
         region=tuple(region),
         brought=inputs.brought,
         graphs=frozenset(graphs),
-        inputs=(*inputs.received, *inputs.hoisted),
-        outputs=_find_outputs(source, call, region),
-        initializers=_find_initializers(source, sorted((*region, *inputs.brought))),
+        inputs=_join_inputs(source, inputs, passed),
+        outputs=outputs,
+        initializers=_find_initializers(source, sorted((*region, *inputs.brought)), passed),
         hoisted=inputs.hoisted,
         retaken=inputs.retaken,
     )
@@ -113,12 +116,12 @@ def _graphs_around(view: View, graphs: Iterable[int]) -> set[int]:
     return {above for graph in graphs for above in _graphs_above(view, graph)}
 
 
-def _find_between(source: Source, top: set[int], calls: Collection[CallId]) -> set[int]:
-    """Return the outer nodes on a way from the call's own nodes back into its part: they ran while it did.
+def _find_between(source: Source, top: set[int], calls: Collection[CallId], call: CallId) -> set[int]:
+    """Return the nodes of calls above on a way from the call's own nodes back into its part: they ran while it did.
 
     A node that is only shared is no beginning of such a way: it ran in another call, maybe long before.
     """
-    view = source.view
+    view, above = source.view, set(source.hierarchy.ancestors(call))
     own = {index for index in top if source.attributions[index].scope in calls}
     if not own:
         return set()
@@ -127,7 +130,9 @@ def _find_between(source: Source, top: set[int], calls: Collection[CallId]) -> s
     while pending:
         for tensor in view.reads(pending.pop()):
             producer = view.producers[tensor]
-            if producer is not None and producer > first and producer not in seen and producer not in top:
+            if producer is None or producer < first or producer in seen or producer in top:
+                continue
+            if source.attributions[producer].scope in above:
                 seen.add(producer)
                 pending.append(producer)
     between: set[int] = set()
@@ -156,24 +161,64 @@ def _leave_sizes(source: Source, region: list[int]) -> list[int]:
 # -- the boundary -----------------------------------------------------------------------------------------
 
 
-def _find_initializers(source: Source, nodes: Iterable[int]) -> tuple[int, ...]:
+def _join_inputs(source: Source, inputs: Inputs, passed: Iterable[int]) -> tuple[int, ...]:
+    """Return the inputs of a part, with those that it only passes through."""
+    fed = (t for t in passed if t not in source.view.constants)
+    return tuple(dict.fromkeys((*inputs.received, *fed, *inputs.hoisted)))
+
+
+def _find_initializers(source: Source, nodes: Iterable[int], passed: Iterable[int]) -> tuple[int, ...]:
     view = source.view
-    found = dict.fromkeys(t for index in nodes for t in view.reads(index) if t in view.constants)
-    return tuple(sorted(found))
+    read = (t for index in nodes for t in view.reads(index))
+    return tuple(sorted({t for t in (*read, *passed) if t in view.constants}))
 
 
 def _find_outputs(source: Source, call: CallId, region: Sequence[int]) -> tuple[int, ...]:
     """Return what a region makes for others; where others make it all themselves, whatever they read.
 
-    Constants are nothing to be passed on: they come along with whoever reads them.
+    Constants and sizes are nothing to be passed on: they come along with whoever reads them.
     """
     inside = {*region, *(i for graph in source.bodies_below(region) for i in source.nodes_in.get(graph, ()))}
     made = [t for index in region for t in source.view.nodes[index].outputs if t != NO_TENSOR]
     outer = {tensor: list(_outer_readers(source, tensor, inside)) for tensor in made}
     given = [t for t in made if any(r is None or not _makes_itself(source, r, t, call) for r in outer[t])]
-    computed = [t for t in given if source.kinds[t] != CONSTANT or None in outer[t]]
+    computed = [t for t in given if source.kinds[t] == DATA or t in source.returned_by]
     unread = [t for t in made if not source.readers[t]]
-    return tuple(computed or given or [t for t in made if outer[t]] or unread or made)
+    found = computed or given or [t for t in made if outer[t]] or unread or made
+    asked = _asked_by_sharers(source, call, region).union(found)
+    return tuple(t for t in made if t in asked)
+
+
+def _asked_by_sharers(source: Source, call: CallId, region: Sequence[int]) -> set[int]:
+    """Return what nodes shared with other branches of the call tree read of what those did not make too.
+
+    The part of the other branch has the shared node as well, and begins with it.
+    """
+    view, members = source.view, set(region)
+    shared = {*source.below(call), *source.hierarchy.ancestors(call)}
+    found: set[int] = set()
+    for index in region:
+        others = _branches(source, index, shared)
+        for tensor in view.reads(index) if others else ():
+            producer = view.producers[tensor]
+            if producer in members and source.kinds[tensor] == DATA:
+                assert producer is not None  # it is a member
+                if not others <= _branches(source, producer, shared):
+                    found.add(tensor)
+    return found
+
+
+def _branches(source: Source, index: int, shared: Collection[CallId]) -> set[CallId]:
+    """Return the other branches of the call tree that a node belongs to, by their outermost calls."""
+    node = source.attributions[index]
+    tops = (_branch_top(source, origin, shared) for origin in (node.scope, *node.origins))
+    return {top for top in tops if top is not None}
+
+
+def _branch_top(source: Source, call: CallId, shared: Collection[CallId]) -> CallId | None:
+    """Return the outermost call above a call that is not among the shared ones; None if it is one of these itself."""
+    branch = [above for above in source.hierarchy.ancestors(call) if above not in shared]
+    return branch[-1] if branch else None
 
 
 def _outer_readers(source: Source, tensor: int, inside: Collection[int]) -> Iterator[int | None]:
@@ -197,7 +242,7 @@ def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> boo
         return False
     scope = source.attributions[reader].scope
     shared = set(source.hierarchy.ancestors(call))
-    branch = [above for above in source.hierarchy.ancestors(scope) if above not in shared]
-    if not branch:
+    top = _branch_top(source, scope, shared)
+    if top is None:
         return scope in origins
-    return any(branch[-1] in source.hierarchy.ancestors(origin) for origin in origins)
+    return any(top in source.hierarchy.ancestors(origin) for origin in origins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hieronnx._parts.find import Part
@@ -21,6 +21,8 @@ class Rebased:
 
     modules: Mapping[str, Module]
     calls: tuple[Call, ...]
+    paths: Mapping[str, str]
+    """The modules that the part has, as the whole model and as the part names them."""
     new_ids: Mapping[CallId, CallId]
     """The calls that the part has, as the whole model and as the part names them."""
 
@@ -38,9 +40,9 @@ def rebase_calls(hierarchy: Hierarchy, call: CallId) -> Rebased:
         numbers[path] += 1
         parent = None if item.parent is None or item.id == call else new_ids[item.parent]
         sites.append(CallSite(new_ids[item.id], parent, _relative(item.via, below[0].via)))
-    modules = {new: _rebase_module(hierarchy.modules[old], new) for old, new in paths.items()}
+    modules = _rebase_modules(hierarchy, paths)
     classes = {path: module.qualified_class for path, module in modules.items()}
-    return Rebased(modules, build_calls(sites, classes, _policy_of(hierarchy)), new_ids)
+    return Rebased(modules, build_calls(sites, classes, _policy_of(hierarchy)), paths, new_ids)
 
 
 def _calls_below(hierarchy: Hierarchy, call: CallId) -> list[Call]:
@@ -61,16 +63,52 @@ def _rebase_paths(hierarchy: Hierarchy, calls: Iterable[Call]) -> dict[str, str]
     for path in hierarchy.modules:
         if _is_below(path, root):
             paths[path] = _relative(path, root)
-    taken = set(paths.values())
+    own = set(paths.values())
     for call in rest:
         path = call.id.module
         if path not in paths:
-            name = _relative(call.via, first.via)
-            while name in taken:
-                name += "_"
+            name = _name_borrowed(call.via, first.via, own)
             paths[path] = name
-            taken.add(name)
+            for below in hierarchy.modules:
+                if _is_below(below, path):
+                    paths.setdefault(below, f"{name}.{_relative(below, path)}")
     return paths
+
+
+def _name_borrowed(via: str, above: str, own: Collection[str]) -> str:
+    """Return the path of a module that is not below the part's: as it is reached, and not that of another one."""
+    name = _relative(via, above)
+    if _is_below(via, above):
+        while name in own:
+            name += "_"
+        return name
+    step, *rest = name.split(".")
+    while step in own:
+        step += "_"
+    return ".".join((step, *rest))
+
+
+def _rebase_modules(hierarchy: Hierarchy, paths: Mapping[str, str]) -> dict[str, Module]:
+    """Return the modules of a part; those that come from elsewhere with the modules that they lie in there."""
+    modules = {new: _rebase_module(hierarchy.modules[old], new) for old, new in paths.items()}
+    root = next(iter(paths))
+    for old, new in paths.items():
+        while new and not _is_below(old, root):
+            (above, _, step), old = new.rpartition("."), old.rpartition(".")[0]
+            if above not in modules:
+                if not old or old not in hierarchy.modules:
+                    break
+                modules[above] = _make_holder(hierarchy.modules[old], above)
+            if step not in modules[above].children:
+                modules[above] = replace(modules[above], children=(*modules[above].children, step))
+            new = above
+    return modules
+
+
+def _make_holder(module: Module, path: str) -> Module:
+    """Return a module of which the part has only some that lie in it: all else of it is not known there."""
+    bare = replace(module, parameters=(), direct_parameters=(), parameter_count=None, children=())
+    return _rebase_module(bare, path)
 
 
 def _is_below(path: str, above: str) -> bool:
@@ -165,10 +203,13 @@ def _rebase_initializers(
         origins = tuple(rebased.new_ids[origin] for origin in old.origins if origin in rebased.new_ids)
         # What others made of a parameter of theirs is none any more to this module.
         made_outside = bool(old.origins) and not origins and not _is_below(old.parameter or "", part.call.module)
-        parameter = None if old.parameter is None or made_outside else rebase_parameter(old.parameter, part.call)
+        parameter = None if old.parameter is None or made_outside else rebase_parameter(old.parameter, rebased)
         yield Initializer(renamed.get(name, name), parameter, origins)
 
 
-def rebase_parameter(parameter: str, call: CallId) -> str:
-    """Return a parameter's path as seen from the call's module; one from elsewhere keeps its own."""
-    return _relative(parameter, call.module)
+def rebase_parameter(parameter: str, rebased: Rebased) -> str:
+    """Return a parameter's path as seen from the part's module; one from elsewhere keeps its own."""
+    owner, _, name = parameter.rpartition(".")
+    if owner not in rebased.paths:
+        return parameter
+    return f"{rebased.paths[owner]}.{name}".removeprefix(".")

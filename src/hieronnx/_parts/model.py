@@ -13,7 +13,7 @@ from hieronnx._parts.source import Source
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import NO_TENSOR, SMALL_TENSOR_BYTES, body_key
 
-__all__ = ["ValueTypes", "build_model", "rename_tensors"]
+__all__ = ["ValueTypes", "build_model", "find_names", "rename_tensors"]
 
 _OURS = "hieronnx."
 _LONGEST_SHAPE = 1 << 18
@@ -191,6 +191,19 @@ def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueIn
             "add value_info to the file, as onnx.shape_inference does"
         )
     return info
+
+
+def find_names(model: onnx.ModelProto) -> set[str]:
+    """Return the names of all tensors in a part, those in bodies included."""
+    found: set[str] = set()
+    pending: list[onnx.GraphProto] = [model.graph]
+    while pending:
+        graph = pending.pop()
+        found.update(item.name for item in (*graph.input, *graph.output, *graph.initializer))
+        for node in graph.node:
+            found.update(node.input, node.output)
+            pending += (body for body, _ in _bodies(node))
+    return found
 
 
 def rename_tensors(model: onnx.ModelProto, names: Mapping[str, str]) -> None:

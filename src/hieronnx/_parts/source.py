@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,8 +93,9 @@ class Source:
 
     @cached_property
     def values(self) -> Mapping[int, ir.Value]:
-        """The tensors that nodes read or make."""
-        found: dict[int, ir.Value] = {}
+        """The tensors that nodes read or make, and those that the model receives and returns."""
+        main, whole = self.view.graphs[0], self.opened.model.graph
+        found = dict(zip((*main.outputs, *main.inputs), (*whole.outputs, *whole.inputs), strict=True))
         for index, node in enumerate(self.nodes):
             held = self.view.nodes[index]
             found.update((t, v) for t, v in zip(held.inputs, node.inputs, strict=True) if v is not None)
@@ -105,6 +106,12 @@ class Source:
     def located(self) -> Mapping[str, tuple[int, int]]:
         """Where in the model's file its initializers are, by name; none for a model in memory."""
         return {} if self.opened.path is None else locate_initializers(self.opened.path)
+
+    @cached_property
+    def inner_data(self) -> Sequence[ir.ExternalTensor]:
+        """What bodies and attributes have as external data."""
+        tensors = (tensor for node in self.nodes for tensor in _inner_tensors(node))
+        return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
 
     def below(self, call: CallId) -> list[CallId]:
         """Return the call and all below it."""
@@ -140,6 +147,25 @@ def prepare(opened: OpenedModel) -> Source:
     return Source(opened, hierarchy, view, nodes, attributions, _find_kinds(view))
 
 
+def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.TENSOR:
+            yield attribute.as_tensor()
+        elif attribute.type == ir.AttributeType.TENSORS:
+            yield from attribute.as_tensors()
+        for body in _attribute_bodies(attribute):
+            yield from (value.const_value for value in body.initializers.values())
+
+
+def _attribute_bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    """Return the graphs that an attribute holds."""
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+
+
 # -- what tensors depend on -------------------------------------------------------------------------------
 
 
@@ -147,19 +173,35 @@ def _find_kinds(view: View) -> list[int]:
     kinds = [DATA] * len(view.names)
     for tensor in view.constants:
         kinds[tensor] = CONSTANT
-    random: set[int] = set()
+    random, operators = set[int](), _random_operators(view)
     for index, node in enumerate(view.nodes):
-        kind = DATA if _is_random(view, index, random) else _kind_of(view, index, kinds)
+        kind = DATA if _is_random(view, index, operators, random) else _kind_of(view, index, kinds)
         for tensor in node.outputs:
             if tensor != NO_TENSOR:
                 kinds[tensor] = kind
     return kinds
 
 
-def _is_random(view: View, index: int, random_graphs: set[int]) -> bool:
+def _random_operators(view: View) -> set[str]:
+    """Return the operators that give something else each time: also the functions that have one of them."""
+    outer = list(range(len(view.graphs)))
+    users: dict[str, set[str]] = defaultdict(set)
+    for number, graph in enumerate(view.graphs):  # each after the one around it
+        if graph.owner is not None:
+            outer[number] = outer[view.nodes[graph.owner].graph]
+    for node in view.nodes:
+        if outer[node.graph]:  # not the main graph
+            users[node.op].add(view.graphs[outer[node.graph]].key)
+    found = list(_RANDOM)
+    for operator in found:
+        found += sorted(users.pop(operator, set()).difference(found))
+    return set(found)
+
+
+def _is_random(view: View, index: int, operators: Collection[str], random_graphs: set[int]) -> bool:
     """Say whether each run of a node gives something else; a graph with such a node is noted."""
     node = view.nodes[index]
-    found = node.op in _RANDOM or not random_graphs.isdisjoint(node.bodies)
+    found = node.op in operators or not random_graphs.isdisjoint(node.bodies)
     if found:
         random_graphs.add(node.graph)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from hieronnx.errors import HieronnxError, InputError
+from hieronnx.errors import AmbiguousTargetError, HieronnxError, InputError
 from hieronnx.hierarchy import Call, CallId, Hierarchy
 from hieronnx.tags import matches
 
@@ -24,7 +24,7 @@ def find_call(hierarchy: Hierarchy, target: str) -> Call:
     if len(found) > 1:
         names = [str(call.id) or "the root" for call in found]
         listed = ", ".join(names[:_MOST_NAMED]) + f" and {len(names) - _MOST_NAMED} more" * (len(names) > _MOST_NAMED)
-        raise InputError(f"'{target}' matches {len(found)} calls: {listed}; name one of them, or take all with --all")
+        raise AmbiguousTargetError(f"'{target}' matches {len(found)} calls: {listed}; name one of them")
     return found[0]
 
 
@@ -51,10 +51,25 @@ def _find_exact(hierarchy: Hierarchy, target: str) -> Call | None:
         for call in hierarchy.calls:
             if _names(call)[position] == target:
                 return call
+    if numbered := _find_numbered(hierarchy, target):
+        return numbered
     tagged = next((call for call in hierarchy.calls if call.tagged and call.tag == target), None)
     if tagged is None and target in hierarchy.modules:
         raise HieronnxError(_describe_never_called(hierarchy, target))
     return tagged
+
+
+def _find_numbered(hierarchy: Hierarchy, target: str) -> Call | None:
+    """Find what `path@n` means where that is no call's own name: the first call, or one that is not there."""
+    path, at, number = target.rpartition("@")
+    calls = [call for call in hierarchy.calls if call.id.module == path] if at else []
+    if not calls or not (number.isascii() and number.isdecimal()):
+        return None
+    if int(number) == 0:
+        return calls[0]
+    name = f"'{path}'" if path else "the root"
+    last = f"has {len(calls)} calls, the last is '{calls[-1].id}'" if len(calls) > 1 else "has one call; name it so"
+    raise InputError(f"no call '{target}': {name} {last}")
 
 
 def _describe_never_called(hierarchy: Hierarchy, path: str) -> str:

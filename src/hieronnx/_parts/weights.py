@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +16,16 @@ from hieronnx._parts.find import Part
 from hieronnx._parts.source import Source
 from hieronnx.errors import HieronnxError
 
-__all__ = ["Span", "Weight", "copy_span", "data_files", "find_weights", "read_span"]
+__all__ = [
+    "Span",
+    "Weight",
+    "copy_span",
+    "data_files",
+    "find_inner_weights",
+    "find_locations",
+    "find_weights",
+    "read_span",
+]
 
 _CHUNK = 1 << 20
 
@@ -86,6 +96,34 @@ def _find_weight(source: Source, tensor: ir.TensorProtocol, old: str, new: str) 
     return Weight(new, header, tensor=tensor)
 
 
+def find_inner_weights(source: Source, model: onnx.ModelProto) -> list[tuple[onnx.TensorProto, Weight]]:
+    """Find the external data that bodies and attributes of a part have, each with the tensor that it belongs to.
+
+    Raises:
+        HieronnxError: If it is in a file that is missing or too short.
+    """
+    known = {(os.fspath(held.location), held.offset, held.length): held for held in source.inner_data}
+    found = []
+    for tensor in _walk_external(model) if known else ():
+        info = onnx.external_data_helper.ExternalDataInfo(tensor)
+        held = known[info.location, info.offset, info.length]
+        header = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        found.append((tensor, Weight(tensor.name, header, data=_external_span(source, held, tensor.name))))
+    return found
+
+
+def _walk_external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors inside nodes that have their data in a file."""
+    pending: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
+    while pending:
+        attributes = [attribute for node in pending.pop() for attribute in node.attribute]
+        bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
+        pending += (body.node for body in bodies)
+        tensors = [tensor for attribute in attributes for tensor in (attribute.t, *attribute.tensors)]
+        tensors += (tensor for body in bodies for tensor in body.initializer)
+        yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
 def _external_span(source: Source, tensor: ir.ExternalTensor, name: str) -> Span:
     location = Path(os.fspath(tensor.location))
     if location.is_absolute() or ".." in location.parts:
@@ -93,14 +131,14 @@ def _external_span(source: Source, tensor: ir.ExternalTensor, name: str) -> Span
             f"initializer '{name}' of '{source.opened.name}' has its data at '{location}', outside the model's folder; "
             "put the file beside the model, and its name alone into the model"
         )
-    path = Path(tensor.path) if source.opened.path is None else source.opened.path.parent / location
-    span = Span(path, tensor.offset or 0, tensor.nbytes)
-    try:
-        size = path.stat().st_size
-    except OSError as error:
+    if tensor.length is not None and tensor.length != tensor.nbytes:
         raise HieronnxError(
-            f"the data of initializer '{name}' should be in '{path}': {error.strerror or error}; put the file there"
-        ) from error
+            f"initializer '{name}' of '{source.opened.name}' has {tensor.length} bytes of data where its type and "
+            f"shape need {tensor.nbytes}; mend the model, or get the whole of it"
+        )
+    path = _data_path(source, tensor)
+    span = Span(path, tensor.offset or 0, tensor.nbytes)
+    size = _size_of(path, name)
     if span.offset < 0 or span.offset + span.length > size:
         raise HieronnxError(
             f"'{path}' is too short: it has {size} bytes, and the data of initializer '{name}' should end at byte "
@@ -109,16 +147,36 @@ def _external_span(source: Source, tensor: ir.ExternalTensor, name: str) -> Span
     return span
 
 
+def _size_of(path: Path, name: str) -> int:
+    """Return the size of a file that should have the data of an initializer."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise HieronnxError(
+            f"the data of initializer '{name}' should be in '{path}': {reason}; put the file there"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise HieronnxError(f"the data of initializer '{name}' should be in '{path}', which is no file; mend the model")
+    return found.st_size
+
+
+def _data_path(source: Source, tensor: ir.ExternalTensor) -> Path:
+    path = source.opened.path
+    return Path(tensor.path) if path is None else path.parent / os.fspath(tensor.location)
+
+
+def find_locations(model: onnx.ModelProto) -> set[str]:
+    """Return where a model says that it has its external data."""
+    tensors = (*model.graph.initializer, *_walk_external(model))
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+
+
 def data_files(source: Source) -> set[Path]:
     """Return the files of external data that the whole model has."""
-    initializers = source.opened.model.graph.initializers.values()
-    tensors = (value.const_value for value in initializers)
-    folder = None if source.opened.path is None else source.opened.path.parent
-    return {
-        Path(tensor.path) if folder is None else folder / os.fspath(tensor.location)
-        for tensor in tensors
-        if isinstance(tensor, ir.ExternalTensor)
-    }
+    held = (value.const_value for value in source.opened.model.graph.initializers.values())
+    tensors = (tensor for tensor in (*held, *source.inner_data) if isinstance(tensor, ir.ExternalTensor))
+    return {_data_path(source, tensor) for tensor in tensors}
 
 
 def read_span(span: Span) -> bytes:

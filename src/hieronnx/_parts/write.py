@@ -6,22 +6,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import onnx
 import onnx_ir as ir
 
 from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
 from hieronnx._parts.source import Source
-from hieronnx._parts.weights import Span, Weight, copy_span, data_files, read_span
-from hieronnx._staging import move_into_place, staging
+from hieronnx._parts.weights import Span, Weight, copy_span, data_files, find_locations, read_span
+from hieronnx._staging import check_place, move_into_place, staging
 from hieronnx.errors import HieronnxError, writing
 from hieronnx.graph import SMALL_TENSOR_BYTES, View, view_model
 from hieronnx.hierarchy import Hierarchy
 from hieronnx.sidecar import describe_file, encode_sidecar, sidecar_path
-from hieronnx.wire import frame, write_annotated
+from hieronnx.wire import frame, read_skeleton, write_annotated
 
 __all__ = ["check_output", "fill_model", "write_part"]
+
+InnerWeight: TypeAlias = tuple[onnx.TensorProto, Weight]
+"""A tensor inside a node, and where its external data is."""
 
 _LARGEST_MESSAGE = 2**31 - 1
 _MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_NAME = 7, 5, 8
@@ -36,14 +39,17 @@ def check_output(source: Source, output: Path) -> None:
     Raises:
         HieronnxError: If it would, or there is no place to write.
     """
-    if output.is_dir():
-        raise HieronnxError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'part.onnx'}")
-    if not output.parent.is_dir():
-        raise HieronnxError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    with writing(output):
+        if output.is_dir():
+            inside = output / "part.onnx"
+            raise HieronnxError(f"'{output}' is a folder; give the name of a file in it, such as {inside}")
+        if not output.parent.is_dir():
+            raise HieronnxError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
     own = data_files(source)
     if source.opened.path is not None:
         own |= {source.opened.path, sidecar_path(source.opened.path)}
     for target in (output, _data_path(output), sidecar_path(output)):
+        check_place(target)
         for path in own:
             if target.exists() and path.exists() and target.samefile(path):
                 raise HieronnxError(
@@ -62,14 +68,20 @@ def annotate(model: onnx.ModelProto, hierarchy: Hierarchy) -> bytes:
     return stream.getvalue()
 
 
-def fill_model(model: onnx.ModelProto, weights: Sequence[Weight], hierarchy: Hierarchy) -> onnx.ModelProto:
+def fill_model(
+    model: onnx.ModelProto, weights: Sequence[Weight], inner: Sequence[InnerWeight], hierarchy: Hierarchy
+) -> onnx.ModelProto:
     """Return a part as a model in memory, with its weights.
 
     Raises:
         HieronnxError: If it is too large for that.
     """
-    if sum(weight.size for weight in weights) + model.ByteSize() > _LARGEST_MESSAGE:
+    if sum(weight.size for weight in (*weights, *(held for _, held in inner))) + model.ByteSize() > _LARGEST_MESSAGE:
         raise HieronnxError("the part is over 2 GB, more than an ONNX model in memory can have; give an output file")
+    for tensor, weight in inner:
+        assert weight.data is not None  # it is external
+        tensor.CopyFrom(weight.header)
+        tensor.raw_data = read_span(weight.data)
     filled: onnx.ModelProto = onnx.ModelProto.FromString(annotate(model, hierarchy))
     for weight in weights:
         held = filled.graph.initializer.add()
@@ -88,23 +100,55 @@ def fill_model(model: onnx.ModelProto, weights: Sequence[Weight], hierarchy: Hie
 
 
 def write_part(
-    model: onnx.ModelProto, weights: Sequence[Weight], hierarchy: Hierarchy, output: Path, exporter: str
+    model: onnx.ModelProto,
+    weights: Sequence[Weight],
+    inner: Sequence[InnerWeight],
+    hierarchy: Hierarchy,
+    output: Path,
+    exporter: str,
 ) -> Hierarchy:
     """Write a part: the model, its data where that is external, and its sidecar; return what that says.
+
+    Args:
+        model: The part without its initializers.
+        weights: These.
+        inner: The external data inside its nodes.
+        hierarchy: Of the part.
+        output: Where to write.
+        exporter: What made the whole model.
 
     Raises:
         HieronnxError: If it cannot be written. Nothing is left behind.
     """
+    held, moved = _share_out(weights, model.ByteSize())
+    data = _data_path(output)
+    replaced = _has_data_there(output, data)
+    if (moved or inner) and data.exists() and not replaced:
+        raise HieronnxError(f"'{data}' is there and does not belong to '{output}'; move it, or give another name")
     with staging(output) as staged, writing(output):
-        held, moved = _share_out(weights, model.ByteSize())
-        headers = _write_data(_data_path(staged), moved)
+        headers = _write_data(_data_path(staged), [*moved, *(weight for _, weight in inner)])
+        for (tensor, _), header in zip(inner, headers[len(moved) :], strict=True):
+            tensor.CopyFrom(header)
+        del headers[len(moved) :]
         with staged.open("wb", buffering=0) as stream:
             _write_model(stream, annotate(model, hierarchy), held, headers)
         headers = [*(weight.header for weight in held), *headers]
         described = replace(hierarchy, model=describe_file(staged, hierarchy.modules[""].class_name, exporter))
         sidecar_path(staged).write_bytes(encode_sidecar(described, _view_of(model, headers)))
         move_into_place(staged, output)
+        if replaced and not (moved or inner):
+            data.unlink(missing_ok=True)
     return described
+
+
+def _has_data_there(output: Path, data: Path) -> bool:
+    """Say whether an earlier part has its data in a file, so that the file is of no use once the part is replaced."""
+    if not output.is_file() or not data.is_file():
+        return False
+    try:
+        return data.name in find_locations(read_skeleton(output))
+    except HieronnxError:  # it is no model, so it has no data
+        return False
 
 
 def _share_out(weights: Sequence[Weight], structure: int) -> tuple[list[Weight], list[Weight]]:

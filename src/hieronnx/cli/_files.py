@@ -29,11 +29,10 @@ def list_model_files(model: Path, sidecar: Path | None) -> list[WrittenFile]:
 
 
 def _weight_files(model: Path) -> list[Path]:
+    from hieronnx._parts.weights import find_locations
     from hieronnx.wire import read_skeleton
 
-    entries = (entry for tensor in read_skeleton(model).graph.initializer for entry in tensor.external_data)
-    locations = {entry.value for entry in entries if entry.key == "location"}
-    return [model.parent / location for location in sorted(locations)]
+    return [model.parent / location for location in sorted(find_locations(read_skeleton(model)))]
 
 
 def write_text(path: Path, text: str) -> None:

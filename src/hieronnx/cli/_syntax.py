@@ -7,8 +7,8 @@ from pathlib import Path
 
 import msgspec
 
+from hieronnx._thresholds import check_threshold
 from hieronnx.capture.inputs import InputSpec
-from hieronnx.categories import check_threshold
 from hieronnx.errors import InputError
 
 __all__ = ["parse_dim", "parse_dynamic", "parse_input", "parse_threshold", "read_input_specs"]

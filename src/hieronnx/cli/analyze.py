@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["analyze_command"]
 
 
-@click.command("analyze")
+@click.command("analyze", short_help="Count nodes, parameters and multiply-adds by module.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--category", metavar="NAME", help="Count only nodes of this category of operators.")
 @click.option("--module", metavar="PATTERN", help="Count only nodes in calls that match: a glob over paths and tags.")

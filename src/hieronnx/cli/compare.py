@@ -13,7 +13,7 @@ __all__ = ["compare_command"]
 _DIFFERENT = 1
 
 
-@click.command("compare")
+@click.command("compare", short_help="Are two ONNX files the same computation? What was done, by module.")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--names", is_flag=True, help="Let the names of nodes, tensors and dynamic axes count, too.")

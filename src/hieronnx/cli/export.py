@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["export_command"]
 
 
-@click.command("export")
+@click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")
 @click.argument("target")
 @click.option(
     "-o",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["extract_command"]
 
 
-@click.command("extract")
+@click.command("extract", short_help="Cut a module call out as a model of its own.")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.argument("target")
 @click.option(
@@ -62,10 +62,14 @@ def extract_command(
 
 def _extract_one(model: Path, target: str, output: Path, relative_names: bool, as_json: bool) -> None:
     from hieronnx._extract import extract
+    from hieronnx.errors import AmbiguousTargetError, InputError
     from hieronnx.report.extraction import render_extraction
     from hieronnx.report.summary import render_files
 
-    extraction = extract(model, target, output=output, relative_names=relative_names)
+    try:
+        extraction = extract(model, target, output=output, relative_names=relative_names)
+    except AmbiguousTargetError as error:
+        raise InputError(f"{error}, or take all with --all") from error
     if as_json:
         print_json(_to_json(extraction))
     else:

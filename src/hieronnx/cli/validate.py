@@ -13,7 +13,7 @@ __all__ = ["validate_command"]
 _FOUND_SOMETHING = 1
 
 
-@click.command("validate")
+@click.command("validate", short_help="Is a hierarchy whole, and true to its file?")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Let warnings fail, too.")
 @click.option(

@@ -188,7 +188,10 @@ def _make_modules(analysis: Analysis, sort: str | None, depth: int | None, tree:
         "operators",
     )
     rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
-    return _Section("Modules", columns, rows, _describe_modules(named, deeper, known))
+    hidden = (
+        0 if analysis.hierarchy is None or analysis.filters else len(analysis.hierarchy.calls) - len(analysis.modules)
+    )
+    return _Section("Modules", columns, rows, _describe_modules(named, deeper, hidden, known))
 
 
 def _measure(line: ModuleLine, sort: str) -> int:
@@ -237,7 +240,7 @@ def _list_operators(total: Tally) -> str:
     return ", ".join([*first, f"{more:,} more"] if more else first)
 
 
-def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, known: bool) -> str:
+def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, hidden: int, known: bool) -> str:
     lines = [line for _, line in named]
     parts = [f"{count(min(len(lines), _MOST_LINES), 'call')} shown"]
     if len(lines) > _MOST_LINES:
@@ -246,6 +249,8 @@ def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, know
         )
     if deeper:
         parts.append(f"{deeper:,} deeper")
+    if hidden:
+        parts.append(f"{hidden:,} without a tag of their own are counted in these: --all lists them")
     if not known:
         parts.append("parameters unknown without the sidecar of the export")
     if known and any(line.repeated for line in lines):
@@ -256,7 +261,7 @@ def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, know
 
 
 def _make_nodes(nodes: Iterable[AnalyzedNode]) -> _Section:
-    columns = ("operator", "node", "category", "tag", "module", "evidence", "confidence", "multiply-adds")
+    columns = ("operator", "node", "category", "tag", "module", "evidence", "confidence", "multiply-adds", "stands for")
     return _Section("Nodes", columns, [_make_node_row(node) for node in nodes], long=True)
 
 
@@ -265,7 +270,10 @@ def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
     place = f" in {node.graph}" if node.graph else ""
     attribution = ("", "", "") if found is None else (str(found.scope), found.evidence, found.confidence)
     work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
-    return (node.operator, f"{node.name or node.output}{place}", node.category, node.tag or "", *attribution, work)
+    several = () if found is None or found.origins == (found.scope,) else found.origins
+    calls = ", ".join(str(origin) or "(root)" for origin in several)
+    name = f"{node.name or node.output}{place}"
+    return (node.operator, name, node.category, node.tag or "", *attribution, work, calls)
 
 
 def _make_tensors(analysis: Analysis) -> _Section:

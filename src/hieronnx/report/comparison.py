@@ -37,7 +37,7 @@ def render_comparison(comparison: Comparison, *, limit: int | None = None, colou
         parts.append(Text(f"{_SIGNS[kind]} function {clean_name(key)}", _STYLES[kind]))
     if comparison.operators:
         parts.append(to_text(_render_operators(comparison), colour=colour))
-    parts.append("\n".join(f"note: {clean_name(note)}; does not count" for note in comparison.notes))
+    parts.append("\n".join(f"note, which does not count: {clean_name(note)}" for note in comparison.notes))
     return "\n\n".join(to_text(part, colour=colour) for part in parts if part)
 
 
@@ -141,6 +141,8 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
         "a": comparison.a,
         "b": comparison.b,
         "same": comparison.same,
+        "compared_names": comparison.compared_names,
+        "compared_values": comparison.compared_values,
         "summary": {
             "nodes_in_both": comparison.pairs,
             **{f"nodes_{kind}": comparison.count(kind) for kind in _KINDS},
@@ -214,7 +216,7 @@ def comparison_to_markdown(comparison: Comparison) -> str:
     if comparison.functions:
         rows = [[key, kind] for key, kind in comparison.functions.items()]
         blocks += ["## Functions", make_markdown_table(["function", "kind"], rows)]
-    blocks += [f"Note: {escape_markdown(note)}; does not count." for note in comparison.notes]
+    blocks += [f"Note, which does not count: {escape_markdown(note)}." for note in comparison.notes]
     return "\n\n".join(blocks) + "\n"
 
 

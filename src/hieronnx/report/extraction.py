@@ -9,6 +9,7 @@ from rich.text import Text
 
 from hieronnx._extraction import Extraction, Hoisted
 from hieronnx.hierarchy import CallId, Node
+from hieronnx.report._clean import clean_name
 from hieronnx.report._text import count, make_table, to_text
 from hieronnx.report.summary import render_model
 
@@ -26,13 +27,14 @@ def render_extraction(extraction: Extraction, *, colour: bool = False) -> str:
 
 
 def _describe(extraction: Extraction) -> str:
-    name = str(CallId(extraction.module, extraction.call)) or "the whole model"
+    name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
     parts = [count(len(extraction.operations), "node"), count(len(extraction.initializers), "initializer")]
     if extraction.brought_operations:
         parts.append(f"{len(extraction.brought_operations):,} of the nodes brought along from outside")
-    lines = [to_text(f"{name}  {extraction.tag}"), ", ".join(parts)]
+    lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
     if extraction.calls > 1:
-        lines.append(f"call {extraction.call} of {extraction.calls}: name another as '{extraction.module}@n'")
+        module = clean_name(extraction.module)
+        lines.append(f"call {extraction.call} of {extraction.calls}: name another as '{module}@n'")
     return "\n".join(lines)
 
 
@@ -61,7 +63,7 @@ def render_extractions(extractions: Sequence[Extraction], *, colour: bool = Fals
     table = make_table("module", "nodes", "inputs", "outputs", "file", numbers=("nodes", "inputs", "outputs"))
     for item in extractions:
         numbers = (len(item.operations), len(item.external_inputs), len(item.outputs))
-        call = Text(str(CallId(item.module, item.call)), "cyan")
+        call = Text(str(CallId(item.module, item.call)) or "(root)", "cyan")
         table.add_row(call, *(f"{number:,}" for number in numbers), Text(str(item.model)))
     return to_text(table, colour=colour)
 

@@ -40,8 +40,8 @@ def render_model(hierarchy: Hierarchy, *, colour: bool = False) -> str:
     model = hierarchy.model
     if not model:
         return ""
-    opset = model["opset"].get("")
-    table = make_table(f"{model['exporter']}, opset {opset}", "name", "type")
+    heading = ", ".join(filter(None, (model["exporter"], f"opset {model['opset'].get('')}")))
+    table = make_table(heading, "name", "type")
     for kind in ("inputs", "outputs"):
         for name, value in model[kind].items():
             sizes = "?" if value["shape"] is None else ", ".join("?" if d is None else str(d) for d in value["shape"])

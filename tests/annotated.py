@@ -1,0 +1,54 @@
+"""Small models with a hierarchy inside, written as text."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import onnx
+import onnx_ir as ir
+from onnx import parser
+
+from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
+from hieronnx.graph import view_model
+from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Module, Node
+from hieronnx.wire import write_annotated
+
+
+def annotated(text: str | onnx.ModelProto, scopes: list[str | tuple[str, ...]]) -> onnx.ModelProto:
+    """Return a model with a hierarchy inside: a module path for each node, or several where it stands for several."""
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}') if isinstance(text, str) else text
+    view = view_model(ir.serde.deserialize_model(model))
+    calls = [tuple(CallId(path, 0) for path in ((found,) if isinstance(found, str) else found)) for found in scopes]
+    nodes = []
+    for index, origins in zip(view.file_order(), calls, strict=True):
+        graph, output = view.node_key(index)
+        nodes.append(
+            Node(graph, view.nodes[index].name, view.nodes[index].op, "", output, origins[0], origins, "captured")
+        )
+    hierarchy = make_hierarchy({origin.module for origins in calls for origin in origins}, nodes)
+    return embed(model, hierarchy)
+
+
+def make_hierarchy(paths: set[str], nodes: list[Node]) -> Hierarchy:
+    """Return a hierarchy with one call of each module."""
+    every = sorted({"", *paths, *(path.rpartition(".")[0] for path in paths)})
+    modules = {
+        path: Module(path, "Net", "nets.Net", (), {}, (), (), 0, (), path.count(".") + bool(path)) for path in every
+    }
+    calls = [Call(ROOT, None, "", "/Net", True)]
+    for path in every[1:]:
+        parent = CallId(path.rpartition(".")[0], 0)
+        calls.append(Call(CallId(path, 0), parent, path, f"/Net/{path.replace('.', '/')}", True))
+    return Hierarchy(modules, tuple(calls), tuple(nodes))
+
+
+def embed(model: onnx.ModelProto, hierarchy: Hierarchy) -> onnx.ModelProto:
+    """Return the model with the hierarchy inside."""
+    stream = BytesIO()
+    write_annotated(stream, model.SerializeToString(), embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
+    return onnx.ModelProto.FromString(stream.getvalue())
+
+
+def names(nodes: tuple[Node, ...]) -> list[str]:
+    """Return what nodes are known by: their first outputs."""
+    return [node.output for node in nodes]

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -503,6 +504,21 @@ def test_changes_are_grouped_by_module_where_only_one_file_has_a_hierarchy(split
         assert [group.scope for group in found.groups] == [gemm.scope]
         assert found.groups[0].tag == hierarchy.tag_of(gemm.scope)
         assert f"{gemm.scope}: {summary}" in render_comparison(found)
+
+
+def test_what_was_fused_is_told_with_what_became_of_it(tmp_path: Path) -> None:
+    path, optimized = exported("bert", "dynamo").result.path, tmp_path / "optimized.onnx"
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(optimized)
+    options.log_severity_level = 4
+    ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    fused = 0
+    for group in compare(path, optimized).groups:
+        kinds = {(change.kind, change.node.op_type) for change in group.changes}
+        assert ("removed", "LayerNormalization") not in kinds or ("added", "SkipLayerNormalization") in kinds
+        fused += ("added", "SkipLayerNormalization") in kinds
+    assert fused == 4
 
 
 def test_without_a_hierarchy_there_are_no_modules(split: tuple[Path, Path]) -> None:

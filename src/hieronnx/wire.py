@@ -19,6 +19,7 @@ from hieronnx.errors import HieronnxError
 from hieronnx.graph import SMALL_TENSOR_BYTES, body_key
 
 __all__ = [
+    "find_locations",
     "frame",
     "locate_initializers",
     "map_file",
@@ -26,6 +27,7 @@ __all__ = [
     "read_node_keys",
     "read_node_names",
     "read_skeleton",
+    "walk_inner_data",
     "write_annotated",
 ]
 
@@ -238,6 +240,24 @@ def _texts(model: onnx.ModelProto) -> Iterator[str]:
                 waiting += attribute.graphs
                 if attribute.HasField("g"):
                     waiting.append(attribute.g)
+
+
+def find_locations(model: onnx.ModelProto) -> set[str]:
+    """Return where a model says that it has its external data."""
+    tensors = (*model.graph.initializer, *walk_inner_data(model))
+    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+
+
+def walk_inner_data(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield the tensors inside nodes that have their data in a file."""
+    pending: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
+    while pending:
+        attributes = [attribute for node in pending.pop() for attribute in node.attribute]
+        bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
+        pending += (body.node for body in bodies)
+        tensors = [tensor for attribute in attributes for tensor in (attribute.t, *attribute.tensors)]
+        tensors += (tensor for body in bodies for tensor in body.initializer)
+        yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _reason(error: Exception) -> str:

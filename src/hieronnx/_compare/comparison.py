@@ -54,6 +54,8 @@ class NodeChange:
     scope: CallId | None = None
     """The call that the node belongs to, or that its surroundings belong to; None where no file has a hierarchy."""
     tag: str | None = None
+    origins: tuple[CallId, ...] = ()
+    """All the calls whose work the node does."""
     differences: tuple[Difference, ...] = ()
 
     @property
@@ -141,13 +143,23 @@ class Comparison:
 
     @cached_property
     def groups(self) -> tuple[ChangeGroup, ...]:
-        """The changed nodes by the call that they belong to, in the order of the file."""
-        found: dict[CallId | None, list[NodeChange]] = {}
+        """The changed nodes by the call that they belong to, in the order of the file.
+
+        What an added node was fused of is told with it, at the lowest call above all of that.
+        """
+        leaders: dict[CallId | None, CallId | None] = {}
         for change in self.nodes:
-            found.setdefault(change.scope, []).append(change)
+            for origin in change.origins if change.kind == "added" else ():
+                leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
+                if leader != own:
+                    leaders[own] = leader
+        found: dict[CallId | None, list[NodeChange]] = {}
+        tags = {change.scope: change.tag for change in self.nodes}
+        for change in self.nodes:
+            found.setdefault(_follow(leaders, change.scope), []).append(change)
         for changes in found.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
-        return tuple(ChangeGroup(scope, changes[0].tag, tuple(changes)) for scope, changes in found.items())
+        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in found.items())
 
     def describe(self) -> str:
         """Say in one line what came out."""
@@ -160,6 +172,12 @@ class Comparison:
             parts += [f"{_count(number, role)} not the same"] if number else []
         parts += [f"{_count(len(self.functions), 'function')} not the same"] if self.functions else []
         return f"different: {', '.join(parts)}; {_count(self.pairs - self.count('changed'), 'node')} the same"
+
+
+def _follow(leaders: Mapping[CallId | None, CallId | None], scope: CallId | None) -> CallId | None:
+    while scope in leaders:
+        scope = leaders[scope]
+    return scope
 
 
 def _count(number: int, noun: str) -> str:

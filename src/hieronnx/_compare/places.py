@@ -15,7 +15,7 @@ from hieronnx.hierarchy import Attribution, CallId, Hierarchy
 __all__ = ["place_changes"]
 
 _Key: TypeAlias = tuple[str, str]
-_Place: TypeAlias = tuple[CallId, str]
+_Place: TypeAlias = tuple[CallId, str, tuple[CallId, ...]]
 
 
 def place_changes(comparison: Comparison, wiring: Wiring, a: Hierarchy | None, b: Hierarchy | None) -> Comparison:
@@ -37,15 +37,21 @@ def place_changes(comparison: Comparison, wiring: Wiring, a: Hierarchy | None, b
 def _place(change: NodeChange, before: Mapping[_Key, _Place], after: Mapping[_Key, _Place]) -> NodeChange:
     scopes, node = (before, change.before) if change.before is not None else (after, change.after)
     assert node is not None
-    scope, tag = scopes.get((node.graph, node.output), (None, None))
-    return replace(change, scope=scope, tag=tag)
+    place = scopes.get((node.graph, node.output))
+    if place is None:
+        return change
+    scope, tag, origins = place
+    return replace(change, scope=scope, tag=tag, origins=origins)
 
 
 def _by_key(view: View, scopes: Mapping[int, Attribution], hierarchy: Hierarchy | None) -> dict[_Key, _Place]:
     """Return the call and the tag of each node, by its graph's key and its first output."""
     if hierarchy is None:
         return {}
-    return {view.node_key(node): (found.scope, hierarchy.tag_of(found.scope)) for node, found in scopes.items()}
+    return {
+        view.node_key(node): (found.scope, hierarchy.tag_of(found.scope), found.origins)
+        for node, found in scopes.items()
+    }
 
 
 def _find_scopes(view: View, hierarchy: Hierarchy | None) -> Mapping[int, Attribution]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,17 +15,9 @@ import onnx_ir as ir
 from hieronnx._parts.find import Part
 from hieronnx._parts.source import Source
 from hieronnx.errors import HieronnxError
+from hieronnx.wire import walk_inner_data
 
-__all__ = [
-    "Span",
-    "Weight",
-    "copy_span",
-    "data_files",
-    "find_inner_weights",
-    "find_locations",
-    "find_weights",
-    "read_span",
-]
+__all__ = ["Span", "Weight", "copy_span", "data_files", "find_inner_weights", "find_weights", "read_span"]
 
 _CHUNK = 1 << 20
 
@@ -104,24 +96,12 @@ def find_inner_weights(source: Source, model: onnx.ModelProto) -> list[tuple[onn
     """
     known = {(os.fspath(held.location), held.offset, held.length): held for held in source.inner_data}
     found = []
-    for tensor in _walk_external(model) if known else ():
+    for tensor in walk_inner_data(model) if known else ():
         info = onnx.external_data_helper.ExternalDataInfo(tensor)
         held = known[info.location, info.offset, info.length]
         header = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         found.append((tensor, Weight(tensor.name, header, data=_external_span(source, held, tensor.name))))
     return found
-
-
-def _walk_external(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Yield the tensors inside nodes that have their data in a file."""
-    pending: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
-    while pending:
-        attributes = [attribute for node in pending.pop() for attribute in node.attribute]
-        bodies = [body for attribute in attributes for body in (attribute.g, *attribute.graphs)]
-        pending += (body.node for body in bodies)
-        tensors = [tensor for attribute in attributes for tensor in (attribute.t, *attribute.tensors)]
-        tensors += (tensor for body in bodies for tensor in body.initializer)
-        yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
 def _external_span(source: Source, tensor: ir.ExternalTensor, name: str) -> Span:
@@ -164,12 +144,6 @@ def _size_of(path: Path, name: str) -> int:
 def _data_path(source: Source, tensor: ir.ExternalTensor) -> Path:
     path = source.opened.path
     return Path(tensor.path) if path is None else path.parent / os.fspath(tensor.location)
-
-
-def find_locations(model: onnx.ModelProto) -> set[str]:
-    """Return where a model says that it has its external data."""
-    tensors = (*model.graph.initializer, *_walk_external(model))
-    return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
 
 
 def data_files(source: Source) -> set[Path]:

@@ -13,13 +13,13 @@ import onnx_ir as ir
 
 from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
 from hieronnx._parts.source import Source
-from hieronnx._parts.weights import Span, Weight, copy_span, data_files, find_locations, read_span
+from hieronnx._parts.weights import Span, Weight, copy_span, data_files, read_span
 from hieronnx._staging import check_place, move_into_place, staging
 from hieronnx.errors import HieronnxError, writing
 from hieronnx.graph import SMALL_TENSOR_BYTES, View, view_model
 from hieronnx.hierarchy import Hierarchy
 from hieronnx.sidecar import describe_file, encode_sidecar, sidecar_path
-from hieronnx.wire import frame, read_skeleton, write_annotated
+from hieronnx.wire import find_locations, frame, read_skeleton, write_annotated
 
 __all__ = ["check_output", "fill_model", "write_part"]
 

@@ -29,8 +29,7 @@ def list_model_files(model: Path, sidecar: Path | None) -> list[WrittenFile]:
 
 
 def _weight_files(model: Path) -> list[Path]:
-    from hieronnx._parts.weights import find_locations
-    from hieronnx.wire import read_skeleton
+    from hieronnx.wire import find_locations, read_skeleton
 
     return [model.parent / location for location in sorted(find_locations(read_skeleton(model)))]
 

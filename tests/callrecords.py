@@ -24,7 +24,7 @@ from valuecheck import MASKED, array_of
 Arrays = Sequence[np.ndarray]
 
 # Inside a model errors may be larger than at its end, and sums are taken in another order than in PyTorch.
-FACTOR, ROUNDINGS = 4.0, 16
+FACTOR, ROUNDINGS = 4.0, 32
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ FUSED = {
     "conv_batch_norm_sequential": 4,
     "conv_batch_norm_chain": 10,
     "conv_batch_norm_residual": 8,
-    "conv_batch_norm_bottlenecks": 0,
+    "conv_batch_norm_bottlenecks": 18,
     "gpt2-dynamo": 2,
     "resnet": 18,
     "segformer": 2,
@@ -53,8 +53,9 @@ WITHHELD = {"t5-torchscript": 6}
 
 # Those with a call whose nodes are all nodes of the calls that it makes.
 COMPOSABLE = """
-    albert autocast_region bart bert calls_interleaved clip conv_batch_norm_chain conv_batch_norm_residual
-    conv_batch_norm_sequential convnext custom_function deberta distilbert dropout_and_identity electra fnet
+    albert autocast_region bart bert calls_interleaved clip conv_batch_norm_bottlenecks conv_batch_norm_chain
+    conv_batch_norm_residual conv_batch_norm_sequential convnext custom_function deberta distilbert
+    dropout_and_identity electra fnet
     gathered_bags gpt2 gru_bidirectional hooked-dynamo layer_norm_by_hand llama llama_with_past lstm mamba-dynamo
     mask_in_every_layer mixtral modernbert mpnet nested_cond no_grad_region odd_module_dict_keys resnet
     reversed_module_list roberta same_class_name scripted_if segformer sequential_in_sequential sequential_root
@@ -63,12 +64,9 @@ COMPOSABLE = """
 """
 
 # What the check finds wrong today.
-ADDED_ORIGIN = (
-    "the last node before a Fourier transform has the transform's call among its origins, and is no part of it"
-)
 MOVED_IDENTITY = "an Identity in a branch of layer 1's attention is attributed to the encoder around it"
-WRONG = {"fnet-dynamo": ADDED_ORIGIN}
-WRONG_AT_OTHER_SIZES = {"fnet-dynamo": ADDED_ORIGIN, "deberta-torchscript": MOVED_IDENTITY}
+WRONG: dict[str, str] = {}
+WRONG_AT_OTHER_SIZES = {"deberta-torchscript": MOVED_IDENTITY}
 
 
 def mark_wrong(pairs: Sequence[tuple[str, str]], wrong: Mapping[str, str]) -> pytest.MarkDecorator:

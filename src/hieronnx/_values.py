@@ -92,6 +92,12 @@ class Values:
         self.number[output] = self._intern(("constant", content))
         return True
 
+    def is_copy(self, node: ViewNode) -> bool:
+        """Say whether a node hands on its first input as it is, also as a cast to the type that it has already."""
+        made = node.outputs[0] if node.op in ("Cast", "CastLike", "Identity") else NO_TENSOR
+        read = node.inputs[0] if node.inputs else NO_TENSOR
+        return NO_TENSOR not in (made, read) and self.number[made] == self.number[read]
+
     def _dtype(self, tensor: int) -> ir.DataType | None:
         if tensor in self._contents:
             return self._contents[tensor][0]

@@ -86,7 +86,7 @@ class _Attributor:
         attributed = [n for n in region if self._scopes[n] is not None]
         made = {n: [t for t in a.nodes[n].outputs if t != NO_TENSOR] for n in attributed}
         computed = [n for n in attributed if not all(values.constant[t] for t in made[n])]
-        working = [n for n in computed if a.nodes[n].op != "Identity"]
+        working = [n for n in computed if not values.is_copy(a.nodes[n])]
         measured = [n for n in attributed if not all(values.literal[t] for t in made[n])]
         return working or computed or measured or attributed
 
@@ -177,7 +177,7 @@ class _Attributor:
         classes: dict[Hashable, list[int]] = defaultdict(list)
         for index, node in enumerate(a.nodes):
             output = next((t for t in node.outputs if t != NO_TENSOR), None)
-            if output is not None and node.op != "Identity":
+            if output is not None and not matcher.values.is_copy(node):
                 classes[matcher.values.number[output]].append(index)
         merged: dict[int, list[CallId]] = defaultdict(list)
         for members in classes.values():

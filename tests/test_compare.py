@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
 
@@ -62,8 +62,8 @@ def test_an_edited_node_is_found_and_nothing_else(
     rng = random.Random(seed)
     model = random_model(rng, size)
     made = edit(model, rng)
-    if made is None:
-        return
+    assume(made is not None)
+    assert made is not None
     found = compare(model, made.model)
     assert not found.same
     assert [(change.kind, change.node.op_type) for change in found.nodes] == [(made.kind, made.operators[0])]
@@ -79,8 +79,8 @@ def test_without_any_names_the_edit_is_as_small(
     rng = random.Random(seed)
     model = random_model(rng, size, shared_weights=False)
     made = edit(model, rng)
-    if made is None:
-        return
+    assume(made is not None)
+    assert made is not None
     found = compare(model, rename(made.model, rng).model)
     assert not found.same
     assert found.size == 1, found.describe()
@@ -94,8 +94,8 @@ def test_a_changed_shape_is_found_where_it_is(
     rng = random.Random(seed)
     model = random_model(rng, size)
     made = edit(model, rng)
-    if made is None:
-        return
+    assume(made is not None)
+    assert made is not None
     found = compare(model, rename(made.model, rng).model if renamed else made.model)
     assert not found.same
     assert not found.nodes
@@ -525,7 +525,6 @@ def test_without_a_hierarchy_there_are_no_modules(split: tuple[Path, Path]) -> N
     bare = split_gemm(onnx.load(split[0]), 0)
     found = compare(bare, split[1])
     assert [group.scope for group in found.groups] == [None]
-    assert found.hierarchies == (False, False)
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hieronnx._staging import move_into_place, staging
-from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, writing
+from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Hierarchy
 from hieronnx.sidecar import describe_file, encode_sidecar, load, sidecar_path
@@ -172,29 +171,20 @@ def _check(model: nn.Module, options: _Options, output: Path, torch_options: Map
 
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
-    _check_choice("exporter", options.exporter, _EXPORTERS)
-    _check_choice("strategy", options.strategy, _STRATEGIES)
+    check_known("exporter", options.exporter, _EXPORTERS)
+    check_known("strategy", options.strategy, _STRATEGIES)
     for name in TagPolicy.parse(options.torch_nn).torch_nn or ():
-        _check_choice("class in torch.nn", name, dir(nn))
+        check_known("class in torch.nn", name, dir(nn))
     if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):
         raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
     for name in torch_options:
-        _check_choice("option", name, list(inspect.signature(onnx.export).parameters))
+        check_known("option", name, list(inspect.signature(onnx.export).parameters))
     with writing(output):
         if output.is_dir():
             raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
         if not output.parent.is_dir():
             raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
     return output
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        near = difflib.get_close_matches(value, choices, 1)
-        hint = (
-            f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(choices)}" if len(choices) < 9 else ""
-        )
-        raise InputError(f"no {name} {value!r}; {hint}".rstrip("; "))
 
 
 # -- the routes -------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ __all__ = [
 ]
 
 
+_MOST_LISTED = 20
+
+
 class HieronnxError(Exception):
     """Something that the user can mend; its message says what, and what to do next."""
 
@@ -46,18 +49,19 @@ class MissingExtraError(HieronnxError):
         super().__init__(f"this needs {package}, which is not installed; run: pip install 'hieronnx[{extra}]'")
 
 
-def check_known(kind: str, name: str, known: Iterable[str], where: str = "there is") -> None:
+def check_known(kind: str, name: str, known: Iterable[str], where: str = "choose one of") -> None:
     """Make sure that a name is a known one.
 
     Raises:
-        InputError: If it is not; the message names the nearest, or all.
+        InputError: If it is not; the message names the nearest, or all unless these are very many.
     """
     names = list(known)
     if name in names:
         return
     near = get_close_matches(name, names, 1)
-    hint = f"did you mean '{near[0]}'?" if near else f"{where}: {', '.join(names) or 'none'}"
-    raise InputError(f"no {kind} '{name}'; {hint}")
+    listed = f"{where} {', '.join(names) or 'none'}" if len(names) <= _MOST_LISTED else ""
+    hint = f"did you mean '{near[0]}'?" if near else listed
+    raise InputError(f"no {kind} '{name}'; {hint}".rstrip("; "))
 
 
 @contextmanager

@@ -35,6 +35,7 @@ __all__ = [
     "first_output",
     "function_key",
     "load_model",
+    "node_bodies",
     "reading_graph",
     "view_model",
     "walk_nodes",
@@ -224,7 +225,7 @@ def walk_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
 def _walk_graph(graph: ir.Graph, key: str) -> Iterator[tuple[str, ir.Node]]:
     for node in graph:
         yield key, node
-        for label, body in _bodies(node):
+        for label, body in node_bodies(node):
             yield from _walk_graph(body, body_key(key, first_output(node), label))
 
 
@@ -239,7 +240,8 @@ def function_key(function: ir.Function) -> str:
     return f"{domain}::{name}" + (f":{overload}" if overload else "")
 
 
-def _bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+def node_bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
+    """Yield the bodies of a node with their labels: the attribute's name, and its index in a list."""
     for name, attribute in node.attributes.items():
         if attribute.is_ref():  # given where the function is called
             continue
@@ -312,7 +314,8 @@ class _ViewBuilder:
         outputs = tuple(self._number(v, graph) if v.name else NO_TENSOR for v in node.outputs)
         start, known = len(view.nodes), len(view.names)
         bodies = tuple(
-            self.add_graph(body, body_key(key, first_output(node), label), label, None) for label, body in _bodies(node)
+            self.add_graph(body, body_key(key, first_output(node), label), label, None)
+            for label, body in node_bodies(node)
         )
         captures = self._captures(bodies, start, known) if bodies else ()
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type

@@ -16,7 +16,7 @@ from hieronnx._lines import Lines, label_call, lay_out
 from hieronnx._thresholds import read_thresholds
 from hieronnx.categories import CATEGORIES, category_of
 from hieronnx.errors import HieronnxError, check_known
-from hieronnx.graph import ModelLike, first_output, view_model, walk_nodes
+from hieronnx.graph import ModelLike, first_output, function_key, view_model, walk_nodes
 from hieronnx.hierarchy import CONFIDENCE, CallId, Hierarchy, Node
 from hieronnx.sidecar import OpenedModel, open_model, require_hierarchy
 
@@ -188,12 +188,12 @@ def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str
     names = sorted(name for name in axes if name is not None and name not in dims)
     if names and any(node.multiply_adds is None for node in nodes):
         options = " ".join(f"--dim {name}=SIZE" for name in names)
-        yield f"multiply-adds depend on axes of unknown size; {options} fixes them"
+        yield f"the sizes of dynamic axes are not known; {options} counts the multiply-adds that depend on them"
 
 
 def _note_functions(model: ir.Model, wanted: Iterable[_Located]) -> Iterator[str]:
     """Say where nodes of functions would have multiply-adds: a function is there once, and without shapes."""
-    keys = {f"{domain}::{name}" + (f":{overload}" if overload else "") for domain, name, overload in model.functions}
+    keys = set(map(function_key, model.functions.values()))
     graphs = dict.fromkeys(
         item.graph
         for item in wanted

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from hieronnx._analyze.stand_ins import replace_node
 from hieronnx.errors import InputError
-from hieronnx.graph import SMALL_TENSOR_BYTES, walk_nodes
+from hieronnx.graph import SMALL_TENSOR_BYTES, node_bodies, walk_nodes
 
 __all__ = ["Shapes"]
 
@@ -156,19 +156,14 @@ def _read_shapes(graph: ir.Graph, inferred: onnx.GraphProto) -> Iterator[tuple[i
             info = infos.get(value.name or "")
             if info is not None and info.type.tensor_type.HasField("shape"):
                 yield value, tuple(_read_size(dim) for dim in info.type.tensor_type.shape.dim)
-        waiting += zip(_bodies(known), _found_bodies(found), strict=True)
-
-
-def _bodies(graph: ir.Graph) -> Iterator[ir.Graph]:
-    for node in graph:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                yield attribute.as_graph()
+        bodies = (body for node in known for _, body in node_bodies(node))
+        waiting += zip(bodies, _found_bodies(found), strict=True)
 
 
 def _found_bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     for node in graph.node:
-        yield from (attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH)
+        for attribute in node.attribute:
+            yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 def _read_size(dim: onnx.TensorShapeProto.Dimension) -> int | None:

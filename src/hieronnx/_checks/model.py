@@ -161,16 +161,19 @@ def _walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
         yield from graph.node
 
 
+def _walk_attributes(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
+    return (attribute for node in _walk_nodes(model) for attribute in node.attribute)
+
+
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor, the parts of sparse ones too."""
     for graph in _walk_graphs(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.initializer
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from attribute.tensors
-                if attribute.HasField("t"):
-                    yield attribute.t
+    for attribute in _walk_attributes(model):
+        yield from attribute.tensors
+        if attribute.HasField("t"):
+            yield attribute.t
     for sparse in _walk_sparse(model):
         yield sparse.values
         yield sparse.indices
@@ -180,11 +183,10 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
     for graph in _walk_graphs(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.sparse_initializer
-        for node in graph.node:
-            for attribute in node.attribute:
-                yield from attribute.sparse_tensors
-                if attribute.HasField("sparse_tensor"):
-                    yield attribute.sparse_tensor
+    for attribute in _walk_attributes(model):
+        yield from attribute.sparse_tensors
+        if attribute.HasField("sparse_tensor"):
+            yield attribute.sparse_tensor
 
 
 # -- weights in other files -------------------------------------------------------------------------------

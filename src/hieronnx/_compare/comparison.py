@@ -41,7 +41,8 @@ class Difference:
     after: str
 
     def __str__(self) -> str:
-        return f"{self.what} {self.name}: {self.before} → {self.after}".replace(" :", ":")
+        what = f"{self.what} {self.name}" if self.name else self.what
+        return f"{what}: {self.before} → {self.after}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,6 @@ class Comparison:
         values: the inputs, outputs and initializers that were.
         functions: the functions that only one file has, or that declare other attributes, by key.
         notes: what is different, and makes no difference to what is computed.
-        hierarchies: which of the files have a hierarchy.
         compared_names: whether names count.
         compared_values: whether the contents of initializers count.
     """
@@ -113,7 +113,6 @@ class Comparison:
     values: tuple[ValueChange, ...]
     functions: Mapping[str, Kind]
     notes: tuple[str, ...]
-    hierarchies: tuple[bool, bool]
     compared_names: bool
     compared_values: bool
 

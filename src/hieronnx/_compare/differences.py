@@ -28,7 +28,6 @@ def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: b
         values=(*compare_interfaces(wiring, a.model, b.model, names=names), *_compare_initializers(wiring, names)),
         functions=_compare_functions(a.model, b.model),
         notes=tuple(_list_notes(wiring, a, b)),
-        hierarchies=(a.hierarchy is not None, b.hierarchy is not None),
         compared_names=names,
         compared_values=values,
     )

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import onnx_ir as ir
 
-from hieronnx.graph import NO_TENSOR, View, view_model
+from hieronnx.graph import NO_TENSOR, View, node_bodies, view_model
 from hieronnx.hierarchy import CallId, CallTree, Hierarchy, Node
 from hieronnx.sidecar import OpenedModel, require_hierarchy
 from hieronnx.wire import locate_initializers
@@ -155,15 +155,8 @@ def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
             yield attribute.as_tensor()
         elif attribute.type == ir.AttributeType.TENSORS:
             yield from attribute.as_tensors()
-        for body in _attribute_bodies(attribute):
-            yield from (value.const_value for value in body.initializers.values())
-
-
-def _attribute_bodies(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    """Return the graphs that an attribute holds."""
-    if attribute.type == ir.AttributeType.GRAPH:
-        return [attribute.as_graph()]
-    return list(attribute.as_graphs()) if attribute.type == ir.AttributeType.GRAPHS else []
+    for _, body in node_bodies(node):
+        yield from (value.const_value for value in body.initializers.values())
 
 
 # -- what tensors depend on -------------------------------------------------------------------------------

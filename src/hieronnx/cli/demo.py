@@ -64,6 +64,8 @@ def _suggest_next(path: Path) -> str:
     commands = {
         f"hieronnx tree {name} '*Attention' --nodes": "the nodes of each attention",
         f"hieronnx tree {name} --all": "calls inside torch.nn too",
+        f"hieronnx analyze {name} --depth 1": "what each module costs",
+        f"hieronnx validate {name}": "is it true to the file?",
         "hieronnx export --help": "export a model of your own",
     }
     width = max(map(len, commands))

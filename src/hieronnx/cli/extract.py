@@ -37,8 +37,8 @@ def extract_command(
 ) -> None:
     """Extract the module call TARGET from MODEL as an ONNX model of its own.
 
-    Its inputs are the tensors that the module received, its outputs what others read of it. It has the weights that
-    it needs, and the hierarchy below the module.
+    Its inputs are what the module received, as far as the graph still has it; its outputs what others read of it.
+    It has the weights that it needs, and the hierarchy below the module.
 
     \b
     TARGET is one of

@@ -21,6 +21,7 @@ __all__ = [
     "Initializer",
     "Module",
     "Node",
+    "Passed",
     "join_scopes",
 ]
 
@@ -67,6 +68,22 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
+class Passed:
+    """One tensor that a call received or returned.
+
+    Attributes:
+        name: the argument, with the way to the tensor inside it: `hidden_states`, `past.0.1`; of what is returned the way
+            alone, and nothing where a single tensor is.
+        tensor: the tensor of the file that holds it; None where the file has it no more.
+        graph: the graph of that tensor.
+    """
+
+    name: str
+    tensor: str | None
+    graph: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One run of a module's forward in the captured execution."""
 
@@ -76,6 +93,10 @@ class Call:
     tag: str
     tagged: bool
     """Whether the call has a tag of its own; if not, `tag` is that of the nearest call above which has."""
+    received: tuple[Passed, ...] | None = None
+    """The tensors that the call took, in the order of its arguments; None where they were not recorded."""
+    returned: tuple[Passed, ...] | None = None
+    """The tensors that it gave back; None where they were not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

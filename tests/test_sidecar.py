@@ -144,7 +144,7 @@ def test_the_sidecar_has_the_fields_of_the_design_and_no_others(pair: hieronnx.E
 
 def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResult) -> None:
     document = read(pair.sidecar)
-    assert document["calls"] == [
+    assert [{key: entry[key] for key in ("module", "call", "parent", "via", "tag")} for entry in document["calls"]] == [
         {"module": "", "call": 0, "parent": None, "via": "", "tag": "/Pair"},
         {"module": "scale", "call": 0, "parent": 0, "via": "scale", "tag": "/Pair/Scale"},
         {"module": "scale", "call": 1, "parent": 0, "via": "scale", "tag": "/Pair/Scale@1"},
@@ -167,6 +167,55 @@ def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResul
         "depth": 1,
         "tag": "/Pair/Scale",
     }
+
+
+def test_calls_of_a_small_model_have_what_they_received_and_returned(pair: hieronnx.ExportResult) -> None:
+    root, first, second = read(pair.sidecar)["calls"]
+    made, sine, scaled = (node["output"] for node in read(pair.sidecar)["nodes"])
+    (given,) = read(pair.sidecar)["model"]["inputs"]
+    assert root["inputs"] == [{"name": "x", "graph": "", "tensor": given}] == first["inputs"]
+    assert first["outputs"] == [{"name": "", "graph": "", "tensor": made}]
+    assert second["inputs"] == [{"name": "x", "graph": "", "tensor": sine}]
+    assert second["outputs"] == [{"name": "", "graph": "", "tensor": scaled}] == root["outputs"]
+
+
+def test_both_forms_have_what_calls_received_and_returned(pair: hieronnx.ExportResult, tmp_path: Path) -> None:
+    inside = shutil.copy(pair.path, tmp_path / "inside.onnx")
+    assert hieronnx.load(inside).calls == hieronnx.load(pair.path).calls
+
+
+def test_files_of_version_1_0_are_read(pair: hieronnx.ExportResult, tmp_path: Path) -> None:
+    document = read(pair.sidecar) | {"format_version": "1.0"}
+    for call in document["calls"]:
+        del call["inputs"], call["outputs"]
+    model = onnx.load(pair.path)
+    kept = [entry for entry in model.metadata_props if entry.key != "hieronnx.passed"]
+    del model.metadata_props[:]
+    model.metadata_props.extend(kept)
+    onnx.save(model, tmp_path / "old.onnx")
+    inside = hieronnx.load(tmp_path / "old.onnx")
+    (tmp_path / "old_hierarchy.json").write_text(json.dumps(document))
+    beside = hieronnx.load(tmp_path / "old.onnx")
+    assert {(call.received, call.returned) for call in (*inside.calls, *beside.calls)} == {(None, None)}
+    assert [call.tag for call in inside.calls] == [call.tag for call in beside.calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"tensors":[],"calls":[]}', "hieronnx.passed is of 0 calls, and there are 3"),
+        ('{"tensors":[],"calls":[[[["x",0]],[]],[null,null],[null,null]]}', "a tensor that it does not name"),
+        ("[]", "Expected `object`"),
+    ],
+)
+def test_embedded_passed_tensors_that_are_none_are_refused(
+    pair: hieronnx.ExportResult, tmp_path: Path, text: str, reason: str
+) -> None:
+    model = onnx.load(pair.path)
+    next(entry for entry in model.metadata_props if entry.key == "hieronnx.passed").value = text
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(hieronnx.HieronnxError, match=reason):
+        hieronnx.load(tmp_path / "model.onnx")
 
 
 def test_nodes_of_a_small_model(pair: hieronnx.ExportResult) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "ModelEntry",
     "ModuleEntry",
     "NodeEntry",
+    "PassedEntry",
     "Summary",
     "TensorEntry",
     "ValueEntry",
@@ -31,7 +32,7 @@ __all__ = [
     "make_calls",
 ]
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 # Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
 DEEPEST_CALL = 300
 
@@ -87,6 +88,14 @@ class ModuleEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     """The tag of the module's first call; null where it was never called."""
 
 
+class PassedEntry(msgspec.Struct, frozen=True):
+    """A tensor that a call received or returned: the argument, and the file's tensor; null where it has none."""
+
+    name: str
+    graph: str
+    tensor: str | None
+
+
 class CallEntry(msgspec.Struct, frozen=True):
     """One call; `parent` is the position of the caller in the list."""
 
@@ -95,6 +104,10 @@ class CallEntry(msgspec.Struct, frozen=True):
     parent: int | None
     via: str
     tag: str
+    inputs: list[PassedEntry] | None = None
+    """The tensors that the call received; null where they were not recorded."""
+    outputs: list[PassedEntry] | None = None
+    """The tensors that it returned; null where they were not recorded."""
 
 
 class NodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
@@ -12,12 +13,14 @@ import onnx_ir as ir
 from hieronnx._document import FORMAT_VERSION, check_references, check_version, make_calls
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import first_output, walk_nodes
-from hieronnx.hierarchy import ROOT, CallId, Hierarchy, Module, Node
+from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Module, Node, Passed
 
 __all__ = [
     "CALLS_KEY",
     "MODEL_KEYS",
     "NODE_KEYS",
+    "PASSED_KEY",
+    "decode_passed",
     "decode_rows",
     "embed_in_nodes",
     "embedded_metadata",
@@ -31,9 +34,20 @@ __all__ = [
 _PREFIX = "hieronnx."
 CALLS_KEY = f"{_PREFIX}calls"
 """The key of the call tree in a model's metadata."""
-MODEL_KEYS = frozenset({CALLS_KEY, f"{_PREFIX}format_version"})
+PASSED_KEY = f"{_PREFIX}passed"
+"""The key of what the calls received and returned in a model's metadata; files before version 1.1 have none."""
+MODEL_KEYS = frozenset({CALLS_KEY, PASSED_KEY, f"{_PREFIX}format_version"})
 NODE_KEYS = frozenset(f"{_PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
+_Places: TypeAlias = list[tuple[str, int | None]] | None
+_Passed: TypeAlias = tuple[Passed, ...] | None
+
+
+class _PassedTable(msgspec.Struct, frozen=True):
+    """What the calls received and returned: the tensors once each, with their graphs, and where each call has them."""
+
+    tensors: list[tuple[str, str]]
+    calls: list[tuple[_Places, _Places]]
 
 
 def embedded_metadata(hierarchy: Hierarchy, node: Node) -> dict[str, str]:
@@ -71,7 +85,7 @@ def _namespaces(hierarchy: Hierarchy) -> dict[CallId, str]:
 
 
 def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
-    """Return what is embedded in the model itself: the call tree, as compact JSON."""
+    """Return what is embedded in the model itself: the call tree and what calls pass on, as compact JSON."""
     positions = {call.id: position for position, call in enumerate(hierarchy.calls)}
     calls = [
         [
@@ -84,7 +98,30 @@ def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
         ]
         for call in hierarchy.calls
     ]
-    return {f"{_PREFIX}format_version": FORMAT_VERSION, CALLS_KEY: json.dumps(calls, separators=(",", ":"))}
+    return {
+        f"{_PREFIX}format_version": FORMAT_VERSION,
+        CALLS_KEY: json.dumps(calls, separators=(",", ":")),
+        **_embed_passed(hierarchy.calls),
+    }
+
+
+def _embed_passed(calls: Sequence[Call]) -> dict[str, str]:
+    if all(call.received is None and call.returned is None for call in calls):
+        return {}
+    places: dict[tuple[str, str], int] = {}
+
+    def place(passed: Sequence[Passed] | None) -> _Places:
+        return (
+            None
+            if passed is None
+            else [
+                (item.name, None if item.tensor is None else places.setdefault((item.graph, item.tensor), len(places)))
+                for item in passed
+            ]
+        )
+
+    placed = [(place(call.received), place(call.returned)) for call in calls]
+    return {PASSED_KEY: msgspec.json.encode(_PassedTable(list(places), placed)).decode()}
 
 
 def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
@@ -122,8 +159,34 @@ def decode_rows(text: str) -> list[_Row]:
     return msgspec.json.decode(text, type=list[_Row])
 
 
+def decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]]:
+    """Decode what each of so many calls received and returned; None where that is not there.
+
+    Raises:
+        ValueError: If the text is not that.
+        LookupError: If it is of other calls, or speaks of a tensor that it does not name.
+    """
+    if text is None:
+        return [(None, None)] * calls
+    table = msgspec.json.decode(text, type=_PassedTable)
+    if len(table.calls) != calls:
+        raise LookupError(f"{PASSED_KEY} is of {len(table.calls)} calls, and there are {calls}")
+    return [(_decode_places(table, received), _decode_places(table, returned)) for received, returned in table.calls]
+
+
+def _decode_places(table: _PassedTable, places: _Places) -> _Passed:
+    if places is None:
+        return None
+    if any(place is not None and not 0 <= place < len(table.tensors) for _, place in places):
+        raise LookupError(f"{PASSED_KEY} speaks of a tensor that it does not name")
+    found = ((name, None if place is None else table.tensors[place]) for name, place in places)
+    return tuple(Passed(name, None) if held is None else Passed(name, held[1], held[0]) for name, held in found)
+
+
 def _decode(rows: list[_Row], model: ir.Model) -> Hierarchy:
-    calls = make_calls((path, number, parent, via, tag) for path, number, parent, via, tag, _ in rows)
+    tree = make_calls((path, number, parent, via, tag) for path, number, parent, via, tag, _ in rows)
+    passed = decode_passed(model.metadata_props.get(PASSED_KEY), len(tree))
+    calls = tuple(replace(call, received=r, returned=g) for call, (r, g) in zip(tree, passed, strict=True))
     modules = {row[0]: name_module(row[0], row[5]) for row in rows}
     nodes = tuple(read_embedded_node(graph, node) for graph, node in walk_nodes(model))
     return Hierarchy(modules, calls, nodes)

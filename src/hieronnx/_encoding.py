@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from hieronnx._document import (
     ModelEntry,
     ModuleEntry,
     NodeEntry,
+    PassedEntry,
     Summary,
     TensorEntry,
 )
 from hieronnx.categories import category_of
 from hieronnx.graph import NO_TENSOR, View
-from hieronnx.hierarchy import CONFIDENCE, CallId, Hierarchy, Module, Node
+from hieronnx.hierarchy import CONFIDENCE, Call, CallId, Hierarchy, Module, Node, Passed
 from hieronnx.wire import read_skeleton
 
 __all__ = ["describe_file", "encode_document", "encode_sidecar", "make_document", "summarize"]
@@ -57,10 +58,7 @@ def make_document(hierarchy: Hierarchy, view: View) -> Document:
         generator=Generator("hieronnx", __version__),
         model=msgspec.convert(hierarchy.model, ModelEntry),
         modules={path: _encode_module(m, first_tags.get(path)) for path, m in hierarchy.modules.items()},
-        calls=[
-            CallEntry(c.id.module, c.id.number, None if c.parent is None else positions[c.parent], c.via, c.tag)
-            for c in hierarchy.calls
-        ],
+        calls=[_encode_call(call, positions) for call in hierarchy.calls],
         hierarchy=dict(hierarchy.tags),
         nodes=_encode_nodes(hierarchy.nodes, tags, view, readers),
         tensors=_encode_tensors(view, view_tags, readers),
@@ -139,6 +137,22 @@ def _encode_module(module: Module, tag: str | None) -> ModuleEntry:
         depth=module.depth,
         tag=tag,
     )
+
+
+def _encode_call(call: Call, positions: Mapping[CallId, int]) -> CallEntry:
+    return CallEntry(
+        module=call.id.module,
+        call=call.id.number,
+        parent=None if call.parent is None else positions[call.parent],
+        via=call.via,
+        tag=call.tag,
+        inputs=_encode_passed(call.received),
+        outputs=_encode_passed(call.returned),
+    )
+
+
+def _encode_passed(passed: Sequence[Passed] | None) -> list[PassedEntry] | None:
+    return None if passed is None else [PassedEntry(item.name, item.graph, item.tensor) for item in passed]
 
 
 def _encode_refs(calls: Iterable[CallId]) -> list[CallRef]:

@@ -17,6 +17,7 @@ from hieronnx._checks.layers import check_layers
 from hieronnx._checks.model import check_external_data, check_onnx
 from hieronnx._checks.nodes import attributed_nodes, check_coverage, check_enclosing
 from hieronnx._checks.parameters import check_parameters
+from hieronnx._checks.passed import check_passed
 from hieronnx._thresholds import read_thresholds
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import ModelLike, View, load_model
@@ -139,6 +140,7 @@ def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]
         *check_enclosing(hierarchy, view, nodes),
         *check_layers(hierarchy, view, nodes),
         *check_parameters(hierarchy, view, nodes),
+        *check_passed(hierarchy, view),
         *check_coverage(hierarchy, limits),
     ]
 

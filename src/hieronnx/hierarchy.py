@@ -43,6 +43,7 @@ CONFIDENCE: Mapping[str, str] = {
     "captured": "high",
     "carried": "high",
     "value": "high",
+    "near": "medium",
     "parameter": "medium",
     "name": "medium",
     "dataflow": "low",
@@ -72,8 +73,8 @@ class Passed:
     """One tensor that a call received or returned.
 
     Attributes:
-        name: the argument, with the way to the tensor inside it: `hidden_states`, `past.0.1`; of what is returned the way
-            alone, and nothing where a single tensor is.
+        name: the argument, with the way to the tensor inside it: `hidden_states`, `past.0.1`; of what is returned the
+            way alone, and nothing where a single tensor is.
         tensor: the tensor of the file that holds it; None where the file has it no more.
         graph: the graph of that tensor.
     """

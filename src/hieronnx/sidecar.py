@@ -7,8 +7,8 @@ needed to know every node's call, and survives where the sidecar gets lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from hieronnx._document import (
     Document,
     ModuleEntry,
     NodeEntry,
+    PassedEntry,
     check_references,
     check_version,
     json_schema,
@@ -29,15 +30,17 @@ from hieronnx._embedded import CALLS_KEY, embedded_metadata, embedded_model_meta
 from hieronnx._encoding import describe_file, encode_sidecar, make_document, summarize
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import ModelLike, first_output, load_model, reading_graph, walk_nodes
-from hieronnx.hierarchy import CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node, Passed
 from hieronnx.wire import read_node_keys, read_skeleton
 
 __all__ = [
     "FORMAT_VERSION",
     "OpenedModel",
+    "decode_calls",
     "decode_initializers",
     "decode_modules",
     "decode_node",
+    "decode_passed",
     "describe_file",
     "embedded_metadata",
     "embedded_model_metadata",
@@ -187,11 +190,29 @@ def _decode_document(document: Document) -> Hierarchy:
     """
     return Hierarchy(
         modules=decode_modules(document),
-        calls=make_calls((c.module, c.call, c.parent, c.via, c.tag) for c in document.calls),
+        calls=decode_calls(document),
         nodes=tuple(decode_node(entry) for entry in document.nodes),
         initializers=decode_initializers(document),
         model=msgspec.to_builtins(document.model),
     )
+
+
+def decode_calls(document: Document) -> tuple[Call, ...]:
+    """Decode the calls of a document.
+
+    Raises:
+        LookupError: If they are not a tree.
+    """
+    calls = make_calls((c.module, c.call, c.parent, c.via, c.tag) for c in document.calls)
+    return tuple(
+        replace(call, received=decode_passed(entry.inputs), returned=decode_passed(entry.outputs))
+        for call, entry in zip(calls, document.calls, strict=True)
+    )
+
+
+def decode_passed(entries: Sequence[PassedEntry] | None) -> tuple[Passed, ...] | None:
+    """Decode what a call of a document received or returned."""
+    return None if entries is None else tuple(Passed(entry.name, entry.tensor, entry.graph) for entry in entries)
 
 
 def decode_modules(document: Document) -> dict[str, Module]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hieronnx._checks.findings import Finding, call_place, node_place
 from hieronnx._document import DEEPEST_CALL, Document
-from hieronnx.hierarchy import CONFIDENCE, ROOT, Call, CallId, CallTree, Hierarchy, Initializer, Module, Node
+from hieronnx.hierarchy import CONFIDENCE, ROOT, Call, CallId, CallTree, Hierarchy, Initializer, Module, Node, Passed
 
 __all__ = ["CallClaim", "Claim", "NodeClaim", "check_claim", "compare_claims"]
 
@@ -25,6 +25,8 @@ class CallClaim:
     parent: int | None
     via: str
     tag: str
+    received: tuple[Passed, ...] | None = None
+    returned: tuple[Passed, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
             found.append(Finding("calls", "error", place, reason, _ANEW))
             continue
         parent = parents[call.id] = None if call.parent is None else sound[call.parent].id
-        sound[position] = Call(call.id, parent, call.via, call.tag, call.tag not in tags)
+        own = call.tag not in tags
+        sound[position] = Call(call.id, parent, call.via, call.tag, own, call.received, call.returned)
         tags.add(call.tag)
     if not claim.calls:
         found.append(Finding("calls", "error", claim.place("calls"), "there are no calls", _ANEW))
@@ -182,6 +185,8 @@ def _compare_calls(sidecar: Claim, embedded: Claim) -> list[Finding]:
     for call in dict.fromkeys((*ours, *theirs)):
         if call not in ours or call not in theirs:
             message = f"the call is only in the {'sidecar' if call in ours else 'metadata'}"
+        elif ours[call] != theirs[call] and _describe(ours[call]) == _describe(theirs[call]):
+            message = "what it received or returned is another in the sidecar than in the metadata"
         elif ours[call] != theirs[call]:
             message = f"the sidecar has {_describe(ours[call])}, the metadata {_describe(theirs[call])}"
         elif _class_of(sidecar, call) != _class_of(embedded, call):

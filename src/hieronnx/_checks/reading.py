@@ -13,20 +13,22 @@ import onnx_ir as ir
 
 from hieronnx._checks.claims import CallClaim, Claim, NodeClaim
 from hieronnx._checks.findings import Finding, node_place
-from hieronnx._document import FORMAT_VERSION, Document, check_version
+from hieronnx._document import FORMAT_VERSION, CallEntry, Document, check_version
 from hieronnx._embedded import (
     CALLS_KEY,
     MODEL_KEYS,
     NODE_KEYS,
+    PASSED_KEY,
     decode_rows,
     name_module,
     read_embedded_node,
     were_scopes_dropped,
 )
+from hieronnx._embedded import decode_passed as decode_embedded_passed
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import first_output, walk_nodes
 from hieronnx.hierarchy import CallId
-from hieronnx.sidecar import decode_initializers, decode_modules, decode_node
+from hieronnx.sidecar import decode_initializers, decode_modules, decode_node, decode_passed
 
 __all__ = ["read_embedded_claim", "read_sidecar_claim"]
 
@@ -88,12 +90,17 @@ def _sidecar_claim(document: Document) -> Claim:
     return Claim(
         source="sidecar",
         modules=decode_modules(document),
-        calls=tuple(CallClaim(CallId(c.module, c.call), c.parent, c.via, c.tag) for c in document.calls),
+        calls=tuple(map(_call_claim, document.calls)),
         nodes=tuple(NodeClaim(decode_node(entry), entry.tag) for entry in document.nodes),
         initializers=decode_initializers(document),
         model=msgspec.to_builtins(document.model),
         document=document,
     )
+
+
+def _call_claim(entry: CallEntry) -> CallClaim:
+    passed = decode_passed(entry.inputs), decode_passed(entry.outputs)
+    return CallClaim(CallId(entry.module, entry.call), entry.parent, entry.via, entry.tag, *passed)
 
 
 def _unknown_keys(raw: Any) -> Iterator[Finding]:
@@ -119,7 +126,8 @@ def _walk_keys(value: Any, type_: Any, place: str) -> Iterator[str]:
             if inner is not None and key in value:
                 yield from _walk_keys(value[key], inner, f"{place}.{key}")
     elif isinstance(value, dict | list):
-        inner = get_args(type_)[-1]
+        held = next((option for option in get_args(type_) if get_args(option)), type_)  # a list or null
+        inner = get_args(held)[-1]
         for item in value.values() if isinstance(value, dict) else value:
             yield from _walk_keys(item, inner, f"{place}[]")
 
@@ -153,11 +161,12 @@ def read_embedded_claim(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
     try:
         check_version(version, "metadata")
         rows = decode_rows(text)
+        passed = decode_embedded_passed(model.metadata_props.get(PASSED_KEY), len(rows))
     except HieronnxError:
         message = f"it has format version '{version}'; this hieronnx reads {FORMAT_VERSION}"
         remedy = "use the version of hieronnx that wrote it, or export the model anew"
         return None, [Finding("metadata-version", "error", "metadata", message, remedy)]
-    except (ValueError, RecursionError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         return None, [_embedded_error("metadata: hieronnx.calls", f"it is not a call tree: {error}")]
     if were_scopes_dropped(model):
         message = (
@@ -165,7 +174,10 @@ def read_embedded_claim(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
         )
         return None, [Finding("metadata", "error", "metadata", message, _DROPPED)]
     nodes, found = _read_nodes(model)
-    calls = tuple(CallClaim(CallId(path, number), parent, via, tag) for path, number, parent, via, tag, _ in rows)
+    calls = tuple(
+        CallClaim(CallId(path, number), parent, via, tag, *exchanged)
+        for (path, number, parent, via, tag, _), exchanged in zip(rows, passed, strict=True)
+    )
     modules = {row[0]: name_module(row[0], row[5]) for row in rows}
     return Claim("metadata", modules, calls, nodes), [*found, *_unknown_metadata(model)]
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from torch import nn
 
 from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
-from hieronnx.attribute.fill import fill_gaps
+from hieronnx._fill import fill_gaps, make_nodes
+from hieronnx._scopes import Folded
 from hieronnx.capture.captured import Captured, Embedding
 from hieronnx.capture.modules import describe_modules, parameter_names
-from hieronnx.carry import Folded
+from hieronnx.capture.passing import Places
 from hieronnx.graph import View
-from hieronnx.hierarchy import Attribution, CallTree, Hierarchy, Initializer, Node
+from hieronnx.hierarchy import Call, CallTree, Hierarchy, Initializer, Passed
 from hieronnx.tags import TagPolicy, build_calls
 
 __all__ = ["attribute_captured", "embed"]
@@ -27,27 +29,31 @@ def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) 
     filled = fill_gaps(captured.view, captured.carried.nodes, tree, parameters)
     return Hierarchy(
         modules=modules,
-        calls=build_calls(captured.sites, classes, policy),
-        nodes=tuple(_make_node(captured.view, index, filled[index]) for index in captured.view.file_order()),
+        calls=tuple(_add_passed(captured, call) for call in build_calls(captured.sites, classes, policy)),
+        nodes=make_nodes(captured.view, filled),
         initializers=tuple(_make_initializers(captured, parameters)),
     )
 
 
-def _make_node(view: View, index: int, attribution: Attribution) -> Node:
-    node = view.nodes[index]
-    graph, output = view.node_key(index)
-    domain, _, op_type = node.op.rpartition("::")
-    return Node(
-        graph=graph,
-        name=node.name,
-        op_type=op_type,
-        domain=domain,
-        output=output,
-        scope=attribution.scope,
-        origins=attribution.origins,
-        evidence=attribution.evidence,
-        rule=attribution.rule,
+def _add_passed(captured: Captured, call: Call) -> Call:
+    """Add to a call what it received and returned."""
+    exchange = captured.passed.get(call.id)
+    if exchange is None:
+        return call
+    view = captured.view
+    return replace(
+        call, received=_name_tensors(view, exchange.received), returned=_name_tensors(view, exchange.returned)
     )
+
+
+def _name_tensors(view: View, places: Places | None) -> tuple[Passed, ...] | None:
+    if places is None:
+        return None
+    return tuple(Passed(name, None) if tensor is None else _name_tensor(view, name, tensor) for name, tensor in places)
+
+
+def _name_tensor(view: View, name: str, tensor: int) -> Passed:
+    return Passed(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
 
 
 def _make_initializers(captured: Captured, parameters: Mapping[str, str]) -> Iterable[Initializer]:

@@ -8,12 +8,15 @@ moves such a point, this is the file to mend.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.modules import module as module_hooks
 from torch.onnx._internal.exporter import _core as dynamo_core
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = [
     "TORCH_ROOT_PREFIX",
     "LoweringObserver",
+    "TraceProbe",
+    "TracedCall",
+    "all_values",
     "exclusive",
     "generated_source_node",
     "has_hooks",
@@ -38,10 +44,15 @@ __all__ = [
     "observe_fx_nodes",
     "observe_lowering",
     "observe_module_calls",
+    "observe_retraced_nodes",
+    "observe_traced_tensors",
+    "observe_translated_graphs",
     "observe_translation",
     "replace_file_writer",
     "trace_scope_names",
     "traced_kinds",
+    "traced_node",
+    "was_written_since",
     "without_graph_log",
 ]
 
@@ -94,23 +105,43 @@ def observe_translation(observer: Callable[[ir.Model, Any], None]) -> Iterator[N
         yield
 
 
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """One module call that torch.export traces.
+
+    Attributes:
+        module: the module.
+        path: the attribute path through which it was reached.
+        key: the key of the call in torch's own record, `nn_module_stack`.
+        tracer: what traces it.
+        args: what it was given by position.
+        kwargs: what it was given by keyword.
+    """
+
+    module: torch.nn.Module
+    path: str | None
+    key: str
+    tracer: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 @contextmanager
 def observe_module_calls(
-    enter: Callable[[torch.nn.Module, str | None, str, Any], Any], leave: Callable[[Any], None]
+    enter: Callable[[TracedCall], Any], returned: Callable[[Any, Any], None], leave: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Call `enter(module, path, key, tracer)` and `leave(token)` around each module call that torch.export traces.
-
-    The key is that of the call in torch's own record, `nn_module_stack`.
-    """
+    """Call `enter(call)`, `returned(token, result)` and `leave(token)` for each module call that is traced."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_module(tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
             proxied = isinstance(module, proxy_tensor._AttrProxy)
             path = tracer.proxy_paths.get(module) if proxied else tracer.submodule_paths.get(module)
             base = tracer.proxy_modules[module] if proxied else module
-            token = enter(base, _strip_root(path), _stack_key(tracer, path), tracer)
+            token = enter(TracedCall(base, _strip_root(path), _stack_key(tracer, path), tracer, args, kwargs))
             try:
-                return original(tracer, module, forward, args, kwargs)
+                result = original(tracer, module, forward, args, kwargs)
+                returned(token, result)
+                return result
             finally:
                 leave(token)
 
@@ -133,6 +164,67 @@ def observe_fx_nodes(observer: Callable[[torch.fx.Node], None]) -> Iterator[None
         return create_node
 
     with _wrapped(proxy_tensor._ModuleStackTracer, "create_node", make):
+        yield
+
+
+@contextmanager
+def observe_traced_tensors(observer: Callable[[torch.Tensor, torch.fx.Node], None]) -> Iterator[None]:
+    """Call the observer with each tensor that torch traces, and the FX node that now stands for it."""
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def set_proxy_slot(traced: Any, tracer: Any, proxy: Any) -> None:
+            original(traced, tracer, proxy)
+            if isinstance(traced, torch.Tensor):
+                observer(traced, proxy.proxy.node)
+
+        return set_proxy_slot
+
+    with _wrapped(proxy_tensor, "set_proxy_slot", make):
+        yield
+
+
+@contextmanager
+def observe_retraced_nodes(observer: Callable[[torch.fx.Node, torch.fx.Node], None]) -> Iterator[None]:
+    """Call the observer with each FX node that torch runs to trace it anew, and the node that now stands for it."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(interpreter: Any, node: torch.fx.Node) -> Any:
+            result = original(interpreter, node)
+            if isinstance(result, torch.Tensor):
+                mode = proxy_tensor.get_proxy_mode()
+                new = None if mode is None else traced_node(result, mode.tracer)
+                if new is not None:
+                    observer(node, new)
+            return result
+
+        return run_node
+
+    with _wrapped(torch.fx.Interpreter, "run_node", make):
+        yield
+
+
+def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
+    """Return the FX node that stands for a tensor while it is traced; None where none does."""
+    if isinstance(tensor, FunctionalTensor):
+        # As it is now: to bring it up to date would add nodes to the graph.
+        tensor = torch._from_functional_tensor(tensor.elem)
+    found = proxy_tensor.get_proxy_slot(tensor, tracer, None)
+    return None if found is None else found.proxy.node
+
+
+@contextmanager
+def observe_translated_graphs(observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> Iterator[None]:
+    """Call the observer with each FX graph that was translated to ONNX, and what each node's name became."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def translate_graph(graph: torch.fx.Graph, *args: Any, **options: Any) -> Any:
+            values = original(graph, *args, **options)
+            observer(graph, values)
+            return values
+
+        return translate_graph
+
+    with _wrapped(dynamo_core, "_translate_fx_graph", make):
         yield
 
 
@@ -185,6 +277,72 @@ def traced_kinds() -> list[str]:
     return [node.kind() for node in nodes if node.kind() != "prim::TracedModuleForward"]
 
 
+class TraceProbe:
+    """Tells which value stands for a tensor while torch.jit traces, and leaves the trace as it is.
+
+    torch makes a constant of a tensor that it does not know, where it happens to be asked. A graph into which
+    nothing can be inserted, put in the trace's place while it is asked, keeps it from that.
+    """
+
+    def __init__(self) -> None:
+        self._closed = torch._C.Graph()
+        place = self._closed.insertNode(self._closed.create("prim::Constant", [], 0))
+        self._closed.setInsertPoint(place)
+        try:
+            place.moveBefore(self._closed.create("prim::Constant", [], 0))  # that takes it out, and finds no place
+        except RuntimeError as error:
+            _check_refusal(error)
+
+    def values(self, tensors: Sequence[torch.Tensor]) -> list[torch.Value | None]:
+        """Return the value that stands for each tensor; None where none does, or others wrote to its memory since."""
+        state = torch._C._get_tracing_state()
+        if state is None:
+            return [None] * len(tensors)
+        graph = state.graph()
+        state.set_graph(self._closed)
+        try:
+            return [_value_of(tensors, place) for place in range(len(tensors))]
+        finally:
+            state.set_graph(graph)
+
+
+def _value_of(tensors: Sequence[torch.Tensor], place: int) -> torch.Value | None:
+    # torch names a value after the variable that holds its tensor in the frames around this: none may hold it here.
+    if is_functorch_wrapped_tensor(tensors[place]):  # inside vmap a tensor stands for one of many
+        return None
+    try:
+        value: torch.Value = next(map(torch._C._get_value_trace, tensors[place : place + 1]))  # type: ignore[attr-defined]
+        return value
+    except RuntimeError as error:
+        _check_refusal(error)
+        return None
+
+
+def _check_refusal(error: RuntimeError) -> None:
+    refused = ("inBlockList()", "Cannot insert a Tensor that requires grad as a constant")
+    if not any(reason in str(error) for reason in refused):
+        raise error
+
+
+def was_written_since(value: torch.Value) -> bool:
+    """Say whether torch.jit.trace has recorded an operation in place after the one that made a value."""
+    state = torch._C._get_tracing_state()
+    node = None if state is None else state.graph().insertPoint().prev()
+    while node is not None:
+        if node.kind() == "prim::Return":  # before the first of a block
+            owner = node.owningBlock().owningNode()
+            node = None if owner is None else owner.prev()
+        elif node.kind() == "prim::TracedModuleForward":
+            node = next(iter(node.blocks())).returnNode().prev()
+        elif any(made.unique() <= value.unique() for made in node_outputs(node)):
+            return False
+        elif node.kind().endswith("_"):
+            return True
+        else:
+            node = node.prev()
+    return False
+
+
 class LoweringObserver(Protocol):
     """What is told of the way from a traced graph to one of ONNX operators; it may look, not touch."""
 
@@ -197,14 +355,20 @@ class LoweringObserver(Protocol):
     def simplified(self, graph: torch.Graph) -> None:
         """Take the graph right before its nodes are turned into ONNX ones."""
 
-    def lowered(self, node: torch.Node, made: Sequence[torch.Node]) -> None:
-        """Take one node of it and the ONNX nodes that it became."""
+    def lowered(self, node: torch.Node, made: Sequence[torch.Node], result: Any) -> None:
+        """Take one node of it, the ONNX nodes that it became, and the values that stand for its outputs."""
+
+    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Take the numbers of the graph's inputs, before and after that."""
 
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Take the numbers of all values in order, before and after torch gave them new ones."""
 
     def finished(self, graph: torch.Graph) -> None:
         """Take the graph of ONNX operators, before torch folds and fuses."""
+
+    def folded(self, graph: torch.Graph) -> None:
+        """Take the graph after that, before torch names the values that have no name."""
 
 
 @contextmanager
@@ -239,7 +403,9 @@ def observe_lowering(observer: LoweringObserver) -> Iterator[None]:
     def lower(original: Callable[..., Any]) -> Callable[..., Any]:
         def lower_graph(graph: torch.Graph, *args: Any) -> Any:
             observer.simplified(graph)
-            return original(graph, *args)
+            result = original(graph, *args)
+            observer.inputs_lowered(*([value.unique() for value in held.inputs()] for held in (graph, result)))
+            return result
 
         return lower_graph
 
@@ -249,21 +415,29 @@ def observe_lowering(observer: LoweringObserver) -> Iterator[None]:
         ) -> Any:
             known = len(new_nodes)
             made = original(graph, block, node, inputs, env, values, new_nodes, *args)
-            observer.lowered(node, new_nodes[known:])
+            observer.lowered(node, new_nodes[known:], made)
             return made
 
         return run_symbolic
 
     def canonicalize(original: Callable[..., Any]) -> Callable[..., Any]:
         def canonicalize_graph(graph: torch.Graph, *args: Any) -> Any:
-            before = list(_all_uniques(graph))
+            before = [value.unique() for value in all_values(graph)]
             result = original(graph, *args)
-            observer.renumbered(before, list(_all_uniques(result)))
+            observer.renumbered(before, [value.unique() for value in all_values(result)])
             return result
 
         return canonicalize_graph
 
+    def name(original: Callable[..., Any]) -> Callable[..., Any]:
+        def apply_names(graph: torch.Graph, *args: Any) -> Any:
+            observer.folded(graph)
+            return original(graph, *args)
+
+        return apply_names
+
     with (
+        _wrapped(torchscript_utils, "_apply_friendly_debug_names", name),
         _wrapped(torch._C, "_jit_pass_onnx_function_substitution", substitute),
         _wrapped(torchscript_utils, "_optimize_graph", optimize),
         _wrapped(torch._C, "_jit_pass_inline", inline),
@@ -291,15 +465,13 @@ def node_blocks(node: torch.Node) -> list[Any]:
     return [] if plain or (kind.startswith("onnx::") and kind not in _WITH_BLOCKS) else list(node.blocks())
 
 
-def _all_uniques(graph: Any) -> Iterator[int]:
-    """Yield the numbers of all values of a graph or block, in order."""
-    for value in graph.inputs():
-        yield value.unique()
+def all_values(graph: Any) -> Iterator[torch.Value]:
+    """Yield the values of a graph or block, in order."""
+    yield from graph.inputs()
     for node in graph.nodes():
-        for value in node_outputs(node):
-            yield value.unique()
+        yield from node_outputs(node)
         for block in node_blocks(node):
-            yield from _all_uniques(block)
+            yield from all_values(block)
 
 
 @contextmanager

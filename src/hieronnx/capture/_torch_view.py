@@ -85,7 +85,8 @@ class _TorchViewBuilder:
             for label, block in _labelled_blocks(node)
         )
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
-        op = node.kind().removeprefix("onnx::")
+        # What works in place (`aten::relu_`) computes the same as what torch puts in its stead.
+        op = node.kind().removeprefix("onnx::").removesuffix("_")
         attributes = () if bodies else _attribute_key(node)
         index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
         for body in bodies:

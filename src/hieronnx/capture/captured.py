@@ -9,8 +9,10 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from hieronnx.carry import Carried
+from hieronnx._scopes import Carried
+from hieronnx.capture.passing import Exchange
 from hieronnx.graph import View
+from hieronnx.hierarchy import CallId
 from hieronnx.tags import CallSite
 
 __all__ = ["Annotate", "Captured", "Embedding", "ExportRequest"]
@@ -27,11 +29,19 @@ class Embedding:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The calls of the captured execution, and the graph as it will be written."""
+    """The calls of the captured execution, and the graph as it will be written.
+
+    Attributes:
+        sites: the calls.
+        view: the graph.
+        carried: whose work its nodes do.
+        passed: what each call received and returned, by the tensors of the view.
+    """
 
     sites: tuple[CallSite, ...]
     view: View
     carried: Carried
+    passed: Mapping[CallId, Exchange]
 
 
 Annotate: TypeAlias = Callable[[Captured], Embedding]

@@ -18,10 +18,11 @@ import torch
 from onnx_ir.passes.common import InlinePass
 from torch import nn
 
+from hieronnx._scopes import carry_scopes
 from hieronnx.capture import _torch
+from hieronnx.capture._fx_values import FxValues
 from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
-from hieronnx.carry import carry_scopes
 from hieronnx.errors import writing
 from hieronnx.graph import View, first_output, view_model, walk_nodes
 from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
@@ -65,6 +66,7 @@ class _Watcher:
 
     def __init__(self, model: nn.Module) -> None:
         self._recorder = CallRecorder(model)
+        self._passed = FxValues()
         self._bodies: list[torch.fx.GraphModule] = []
         """Modules that Dynamo made of control flow, being traced: the outermost first."""
         self._branches: list[torch.fx.GraphModule] = []
@@ -75,6 +77,7 @@ class _Watcher:
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it makes nodes anew."""
         self._raw: View | None = None
+        self._final: Mapping[CallId, CallId] = {}
         self._scopes: list[Attribution | None] = []
         self._model = model
         self._evidence = "captured"
@@ -84,9 +87,10 @@ class _Watcher:
         """Observe torch while the context lasts."""
         with (
             _torch.exclusive(),
-            _torch.observe_module_calls(self._enter, self._leave),
+            _torch.observe_module_calls(self._enter, self._returned, self._leave),
             _torch.observe_fx_nodes(self._mark),
             _torch.observe_translation(self._keep_raw),
+            self._passed.watching(),
         ):
             yield
 
@@ -96,11 +100,13 @@ class _Watcher:
         view = view_model(model)
         self._recorder.check_complete()
         tree = CallTree({site.id: site.parent for site in self._recorder.sites})
-        return Captured(tuple(self._recorder.sites), view, carry_scopes(self._raw, self._scopes, view, tree))
+        carried = carry_scopes(self._raw, self._scopes, view, tree)
+        return Captured(tuple(self._recorder.sites), view, carried, self._passed.carry(self._final, carried))
 
     # While torch.export traces -----------------------------------------------------------------------------
 
-    def _enter(self, module: nn.Module, path: str | None, key: str, tracer: Any) -> Any:
+    def _enter(self, traced: _torch.TracedCall) -> Any:
+        module, tracer = traced.module, traced.tracer
         if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
             self._bodies.append(module)
             if tracer is not self._main_tracer:
@@ -108,13 +114,19 @@ class _Watcher:
                 self._owners.update(dict.fromkeys((m for m in module.modules() if m is not module), module))
                 self._recorder.begin_region(module)
             return module
-        call = self._recorder.enter(module, path)
+        call = self._recorder.enter(module, traced.path)
         if call == ROOT:
             self._main_tracer = tracer
             self._stack_calls.clear()
+            self._passed.begin(tracer)
         if call is not None and tracer is self._main_tracer:
-            self._stack_calls[key] = call
+            self._stack_calls[traced.key] = call
+            self._passed.recorder.note_received(call, module, traced.args, traced.kwargs)
         return call
+
+    def _returned(self, token: Any, result: Any) -> None:
+        if isinstance(token, CallId) and token in self._passed.recorder.exchanges:
+            self._passed.recorder.note_returned(token, result)
 
     def _leave(self, token: Any) -> None:
         if isinstance(token, torch.fx.GraphModule):
@@ -174,7 +186,7 @@ class _Watcher:
         nodes = [n for g in _fx_graphs(program) for n in g.nodes if n.op == "call_function"]
         if nodes and not any(_MARK in (node.meta.get("custom") or {}) for node in nodes):
             self._mark_from_stacks(nodes)
-        final = self._recorder.settle(self._outermost)
+        final = self._final = self._recorder.settle(self._outermost)
         if model.functions:
             model = model.clone()
             for _, node in walk_nodes(model):
@@ -185,6 +197,7 @@ class _Watcher:
             InlinePass()(model)
         self._scopes = []
         self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node, final)))
+        self._passed.keep_raw(self._raw)
 
     def _attribute(self, node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
@@ -211,6 +224,7 @@ class _Watcher:
         Dynamo does not run the modules, so that calls without an operation are not seen; and what torch set apart
         (no_grad, autocast) has the record of the operator around it. So this is no more than names.
         """
+        self._passed.recorder.clear()  # that was of an attempt that failed
         root = self._recorder.enter(self._model)
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()

@@ -18,15 +18,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from hieronnx._scopes import Carried, Folded, carry_scopes
 from hieronnx.capture import _torch
 from hieronnx.capture._positional import by_position, torchscript_options
 from hieronnx.capture._torch import node_blocks, node_outputs
 from hieronnx.capture._torch_view import TorchView, view_torch_graph
+from hieronnx.capture._traced_values import TracedValues
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
-from hieronnx.carry import Carried, Folded, carry_scopes
+from hieronnx.capture.passing import Exchange
 from hieronnx.errors import writing
-from hieronnx.graph import View
+from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
 from hieronnx.wire import read_node_names, write_annotated
 
@@ -79,6 +81,8 @@ class _Watcher:
 
     def __init__(self, model: nn.Module) -> None:
         self._recorder = CallRecorder(model)
+        self._passed = TracedValues()
+        self._exchanges: Mapping[CallId, Exchange] = {}
         self._calls: list[CallId] = []
         self._original_names: dict[nn.Module, str] = {}
         self._scope_calls: dict[str, CallId | None] = {}
@@ -112,7 +116,7 @@ class _Watcher:
         self._recorder.check_complete()
         view = self._finished.with_final_names()
         view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
-        return Captured(tuple(self._recorder.sites), view, self._carried)
+        return Captured(tuple(self._recorder.sites), view, self._carried, self._exchanges)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
@@ -125,9 +129,14 @@ class _Watcher:
             return original(module, *args, **kwargs)
         hooked = caller is not None and _torch.has_hooks(module)
         start = len(_torch.traced_kinds()) if hooked else 0
+        if caller is None:
+            self._passed.begin(module, args)
+        self._passed.recorder.note_received(call, module, args, kwargs)
         try:
             self._name_scope(module, call)
-            return original(module, *args, **kwargs)
+            result = original(module, *args, **kwargs)
+            self._passed.recorder.note_returned(call, result)
+            return result
         finally:
             if caller is not None and hooked:
                 self._hooks.append(_HookNodes(caller, call, start, tuple(_torch.traced_kinds())))
@@ -183,11 +192,13 @@ class _Watcher:
 
     def traced(self, graph: torch.Graph) -> None:
         """Keep the order of the traced nodes."""
+        self._passed.traced(graph)
         self._note_hooks(graph)
         self._traced = [(_first_number(node), self._attribute(node)) for node in graph.nodes()]
 
     def inlined(self, graph: torch.Graph, parameters: int) -> None:
         """Give the nodes of inlined functions the call of the node that they replaced, which stood in their place."""
+        self._passed.inlined(graph)
         inputs = list(graph.inputs())
         self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
         places = {number: place for place, (number, _) in enumerate(self._traced)}
@@ -221,7 +232,9 @@ class _Watcher:
         """Carry what is known through torch's passes over the traced graph, onto the nodes that will be lowered."""
         assert self._inlined is not None
         seen = view_torch_graph(graph, self._user_inputs)
-        attributions = self._prefer_exact(seen.nodes, carry_scopes(*self._inlined, seen.view, self._tree()))
+        carried = carry_scopes(*self._inlined, seen.view, self._tree())
+        self._passed.simplified(self._inlined[0], carried, seen, graph)
+        attributions = self._prefer_exact(seen.nodes, carried)
         self._noted = {
             value.unique(): found
             for node, found in zip(seen.nodes, attributions, strict=True)
@@ -230,16 +243,22 @@ class _Watcher:
         }
         self._lowering = {}
 
-    def lowered(self, node: torch.Node, made: Sequence[torch.Node]) -> None:
+    def lowered(self, node: torch.Node, made: Sequence[torch.Node], result: Any) -> None:
         """Hand what is known of a node on to the ONNX nodes that it became."""
+        self._passed.lowered(node, result)
         attribution = self._attribute(node)
         if attribution is not None:
             for new in made:
                 for value in node_outputs(new):
                     self._lowering.setdefault(value.unique(), attribution)
 
+    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Follow the graph's inputs."""
+        self._passed.inputs_lowered(before, after)
+
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Follow torch's new numbers for the values of the lowered graph."""
+        self._passed.renumbered(before, after)
         self._noted = {
             new: self._lowering[old] for old, new in zip(before, after, strict=True) if old in self._lowering
         }
@@ -251,7 +270,28 @@ class _Watcher:
         self._user_inputs = {value.unique() for value in inputs[:users]}
         self._parameter_names = {str(value.unique()): value.debugName() for value in inputs[users:]}
         seen = view_torch_graph(graph, self._user_inputs)
-        self._lowered = seen.view, [self._attribute(node) for node in seen.nodes]
+        self._lowered = seen.view, self._attribute_lowered(seen)
+        self._passed.finished(seen)
+
+    def _attribute_lowered(self, seen: TorchView) -> list[Attribution | None]:
+        """Attribute the lowered nodes; what torch put in for one, such as a cast of what it reads, does its work."""
+        found = [self._attribute(node) for node in seen.nodes]
+        lowered = [any(value.unique() in self._noted for value in node_outputs(node)) for node in seen.nodes]
+        if all(lowered):
+            return found
+        readers = seen.view.consumers()
+        for index in reversed(range(len(found))):
+            made = (tensor for tensor in seen.view.nodes[index].outputs if tensor != NO_TENSOR)
+            served = {found[reader] for tensor in made for reader in readers[tensor]}
+            only = served.pop() if len(served) == 1 else None
+            own = found[index]
+            if not lowered[index] and only is not None and own is not None and only.scope == own.scope:
+                found[index] = only
+        return found
+
+    def folded(self, graph: torch.Graph) -> None:
+        """Find the values that torch put in the stead of others."""
+        self._passed.folded(graph)
 
     # From there to the file ----------------------------------------------------------------------------------
 
@@ -264,7 +304,8 @@ class _Watcher:
             tensor: Folded(folded.origins, tuple(self._parameter_names.get(s, s) for s in folded.sources))
             for tensor, folded in carried.initializers.items()
         }
-        self._carried = Carried(attributions, initializers)
+        self._carried = Carried(attributions, initializers, carried.tensors)
+        self._exchanges = self._passed.carry(self._lowered[0], carried, self._finished)
 
 
 def _first_number(node: torch.Node) -> int:

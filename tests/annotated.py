@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from io import BytesIO
 
 import onnx
@@ -10,12 +12,22 @@ from onnx import parser
 
 from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
 from hieronnx.graph import view_model
-from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Module, Node
+from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Module, Node, Passed
 from hieronnx.wire import write_annotated
 
 
-def annotated(text: str | onnx.ModelProto, scopes: list[str | tuple[str, ...]]) -> onnx.ModelProto:
-    """Return a model with a hierarchy inside: a module path for each node, or several where it stands for several."""
+def annotated(
+    text: str | onnx.ModelProto,
+    scopes: list[str | tuple[str, ...]],
+    passed: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
+) -> onnx.ModelProto:
+    """Return a model with a hierarchy inside.
+
+    Args:
+        text: The model.
+        scopes: A module path for each node, or several where it stands for several.
+        passed: What the calls received and returned, by module: `argument=tensor`, or `argument=` without one.
+    """
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}') if isinstance(text, str) else text
     view = view_model(ir.serde.deserialize_model(model))
     calls = [tuple(CallId(path, 0) for path in ((found,) if isinstance(found, str) else found)) for found in scopes]
@@ -26,7 +38,21 @@ def annotated(text: str | onnx.ModelProto, scopes: list[str | tuple[str, ...]]) 
             Node(graph, view.nodes[index].name, view.nodes[index].op, "", output, origins[0], origins, "captured")
         )
     hierarchy = make_hierarchy({origin.module for origins in calls for origin in origins}, nodes)
+    for module, ends in (passed or {}).items():
+        received, returned = (tuple(map(read_passed, end)) for end in ends)
+        found = (
+            replace(call, received=received, returned=returned) if call.id.module == module else call
+            for call in hierarchy.calls
+        )
+        hierarchy = replace(hierarchy, calls=tuple(found))
     return embed(model, hierarchy)
+
+
+def read_passed(text: str) -> Passed:
+    """Read `argument=tensor`, or `argument=graph:tensor`; nothing after the sign where there is no tensor."""
+    name, _, tensor = text.partition("=")
+    graph, _, tensor = tensor.rpartition(":")
+    return Passed(name, tensor or None, graph)
 
 
 def make_hierarchy(paths: set[str], nodes: list[Node]) -> Hierarchy:

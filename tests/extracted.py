@@ -1,12 +1,13 @@
 """A file and every part of it, against what the module calls received and returned, and against the whole file.
 
 A part is fed twice: with the whole file's own tensors, when it must give the file's own tensors bit for bit; and with
-what the module call received, found by value alone, when it must give what the call returned.
+what the module call received, found by value alone, when it must give what the call returned. It asks for nothing that
+the call did not receive, except for what the result lists by name; and all that the list has was not received.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +19,9 @@ import onnxruntime as ort
 import torch
 from torch import nn
 
-from callrecords import CallRecord, equal, identical, largest_error, open_session, run_eagerly
+from callrecords import Arrays, CallRecord, equal, identical, largest_error, open_session, run_eagerly
 from hieronnx._extract import Extractor
-from hieronnx._extraction import Extraction
+from hieronnx._extraction import Extraction, PartInput
 from hieronnx._parts.find import Part
 from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import CallId
@@ -39,15 +40,18 @@ class Verdicts:
     """Calls without nodes, and what became of them."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Calls that eager PyTorch did not make, or not visibly; checked against the file alone."""
-    hoisted: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unreceived: dict[str, list[str]] = field(default_factory=dict)
+    """Inputs that the call did not receive, as the result says and the values prove."""
     extra: dict[str, list[str]] = field(default_factory=dict)
     """Outputs that the call did not return: what others read of its insides."""
     fused: dict[str, str] = field(default_factory=dict)
-    """Calls whose edge is fused with another call's, with that call."""
+    """Calls with an edge that is fused with another call's, with the calls that the result names."""
     foreign: dict[str, list[str]] = field(default_factory=dict)
     """Nodes in a part that ran in a call above: they take what the call made, and it takes what they made."""
-    withheld: dict[str, list[str]] = field(default_factory=dict)
-    """Constants that the call returned, that others read, and that are no outputs: those who read them have them."""
+    unrecorded: list[str] = field(default_factory=list)
+    """Calls of which the file does not tell what they received and returned."""
+    unknown: dict[str, list[str]] = field(default_factory=dict)
+    """What calls received or returned and the file's records do not know of; it is listed as if it was not."""
     wrong: dict[str, str] = field(default_factory=dict)
 
 
@@ -105,8 +109,11 @@ class PartCheck:
     def _check(self, name: str, part: Part, verdicts: Verdicts) -> None:
         self._check_nodes(name, part, verdicts)
         extraction, session = self._open(part)
-        if extraction.hoisted:
-            verdicts.hoisted[name] = tuple(sorted(item.name for item in extraction.hoisted))
+        if not extraction.recorded:
+            verdicts.unrecorded.append(name)
+        if extraction.fused_with:
+            verdicts.fused[name] = ", ".join(map(str, extraction.fused_with))
+        self._check_producers(extraction)
         steps = self._steps(part)
         if steps == 0:
             verdicts.unseen[name] = "in a branch that is not taken"
@@ -123,10 +130,12 @@ class PartCheck:
                 verdicts.unseen[name] = "eager PyTorch shows no tensors of it"
                 self._check_alone(part.call, session)
                 return
-            eager = {key: self._received(name, part, key, array, step, verdicts) for key, array in feeds.items()}
+            eager = {
+                i.name: self._received(name, extraction, i, feeds[i.name], record, verdicts) for i in extraction.inputs
+            }
             given = session.run(None, eager)
-            self._check_given(name, part, dict(zip(extraction.outputs, given, strict=True)), step, verdicts)
-            self._check_complete(name, part, record, step, verdicts)
+            self._check_given(name, part, extraction, given, step, verdicts)
+            self._check_complete(part, record, step)
         verdicts.equal.append(name)
 
     def _check_alone(self, call: CallId, session: ort.InferenceSession) -> None:
@@ -147,56 +156,84 @@ class PartCheck:
 
     # Inputs and outputs --------------------------------------------------------------------------------
 
+    def _check_producers(self, extraction: Extraction) -> None:
+        """Every input that was not received is listed with the node that makes it."""
+        listed = [item.name for item in extraction.inputs if not item.arguments]
+        if extraction.recorded:
+            assert [item.name for item in extraction.unreceived] == listed
+        fed = self._names(self._view.graphs[0].inputs)
+        for item in extraction.unreceived:
+            assert item.producer is not None or item.name in fed, f"nobody says where {item.name} comes from"
+
     def _received(
-        self, name: str, part: Part, tensor: str, array: np.ndarray, step: int, verdicts: Verdicts
+        self,
+        name: str,
+        extraction: Extraction,
+        item: PartInput,
+        array: np.ndarray,
+        record: CallRecord,
+        verdicts: Verdicts,
     ) -> np.ndarray:
-        """Return what the call received as this input; of a size, and of what fused nodes read, the file's own."""
-        record = self._record(part.call, step)
-        assert record is not None
+        """Return what the call received as this input; of what it did not receive, and is listed, the file's own."""
         found = next((a for a in record.received if self._equal(a, array)), None)
-        if found is None and tensor in verdicts.hoisted.get(name, ()):
+        if item in extraction.unreceived and found is not None:
+            assert extraction.lost_arguments, f"{item.name} is listed as not received, and was"
+            verdicts.unknown.setdefault(name, []).append(item.name)
+            return found
+        if item in extraction.unreceived:
+            verdicts.unreceived.setdefault(name, []).append(item.name)
             return array
-        if found is None:
-            sharers = self._sharers(part, lambda index: tensor in self._names(self._view.reads(index)))
-            found = next((a for a in self._taken_by(sharers[:1], part, step) if self._equal(a, array)), None)
-            verdicts.fused[name] = ", ".join(map(str, sharers))
         received = [(a.shape, str(a.dtype)) for a in record.received]
-        assert found is not None, f"asks for {tensor} {array.shape} {array.dtype}; received: {received}"
+        assert found is not None, f"asks for {item.name} {array.shape} {array.dtype}; received: {received}"
         return found
 
     def _check_given(
-        self, name: str, part: Part, given: Mapping[str, np.ndarray], step: int, verdicts: Verdicts
+        self, name: str, part: Part, extraction: Extraction, given: Arrays, step: int, verdicts: Verdicts
     ) -> None:
         """Every output is what the call returned; or, of a fused node, what the last of its calls returned."""
         record = self._record(part.call, step)
         assert record is not None
         returned = 0
-        for output, array in given.items():
-            if any(self._equal(a, array) for a in record.returned):
+        for result, array in zip(extraction.results, given, strict=True):
+            found = any(self._equal(a, array) for a in record.returned)
+            if found and extraction.recorded and not result.places:
+                assert self._is_lost(part, any), f"{result.name} is listed as not returned, and was"
+                verdicts.unknown.setdefault(name, []).append(result.name)
+            assert found or not result.places, f"{result.name} is said to be returned, and was not"
+            if found:
                 returned += 1
                 continue
-            sharers = self._sharers(part, lambda index, output=output: output in self._made(index))
+            sharers = self._sharers(part, lambda index, output=result.name: output in self._made(index))
             last = self._record(sharers[-1], step) if sharers else None
             if last and any(self._equal(a, array) for a in last.returned):
+                assert extraction.fused_with, f"nothing says that {result.name} is made of more than this call"
                 returned += 1
-                verdicts.fused[name] = ", ".join(map(str, sharers))
                 continue
-            assert self._may_leave(part, array, step), f"{output} is nothing that the call received or returned"
-            verdicts.extra.setdefault(name, []).append(output)
-        assert returned, f"no output is what was returned: {list(given)}"
+            assert self._may_leave(part, array, step), f"{result.name} is nothing that the call received or made"
+            verdicts.extra.setdefault(name, []).append(result.name)
+        assert returned or self._is_lost(part, all), f"no output is what was returned: {extraction.outputs}"
 
     def _may_leave(self, part: Part, array: np.ndarray, step: int) -> bool:
-        """Say whether others may read this though it was not returned.
+        """Say whether a part may give this though its call did not return it: the call received or made it.
 
-        An exporter lets others read a copy of what the call received, such as a Cast that changes nothing; and a model
-        may return what was made deep inside it, such as a cache.
+        An exporter lets others read a copy of what the call received, such as a Cast that changes nothing; a model may
+        return what was made deep inside it, such as a cache; and where what others do undoes the last that the call
+        did, they read what it had before, maybe in a layout of its own.
         """
         record = self._record(part.call, step)
         assert record is not None
         calls = self.extractor.source.below(part.call)
         made = [a for below in calls for a in self.eager.made.get(self._run_of(below, step), ())]
-        by_model = any(self._equal(array_of(tensor), array) for tensor in self.eager.outputs)
-        return any(self._equal(a, array) for a in (*record.received, *(made if by_model else ())))
+        return any(self._equal(a, array) for a in record.received) or any(self._same_numbers(a, array) for a in made)
+
+    def _same_numbers(self, a: np.ndarray, b: np.ndarray) -> bool:
+        """Say whether two arrays have the same numbers in whatever order."""
+        return a.size == b.size and self._equal(np.sort(a, axis=None), np.sort(b, axis=None))
+
+    def _is_lost(self, part: Part, how_many: Callable[[Iterable[bool]], bool]) -> bool:
+        """Say whether the file has nothing of some, or all, that a call returned."""
+        returned = self.extractor.hierarchy.call_by_id[part.call].returned
+        return returned is not None and how_many(item.tensor is None for item in returned)
 
     def _sharers(self, part: Part, concerns: Callable[[int], bool]) -> list[CallId]:
         """Return the calls that have part in the nodes in question, if others than this one have part in all."""
@@ -210,15 +247,7 @@ class PartCheck:
     def _order(self) -> dict[CallId, int]:
         return {call.id: number for number, call in enumerate(self.extractor.hierarchy.calls)}
 
-    def _taken_by(self, calls: Iterable[CallId], part: Part, step: int) -> Iterator[np.ndarray]:
-        """Yield what a call received; of one around the part's call, what its own operations made."""
-        for call in calls:
-            record = self._record(call, step)
-            yield from record.received if record else ()
-            if call in self.extractor.hierarchy.ancestors(part.call):
-                yield from self.eager.made.get(self._run_of(call, step), ())
-
-    def _check_complete(self, name: str, part: Part, record: CallRecord, step: int, verdicts: Verdicts) -> None:
+    def _check_complete(self, part: Part, record: CallRecord, step: int) -> None:
         """Every tensor that the call returned is an output, where the call's nodes make it and somebody reads it."""
         source, view = self.extractor.source, self._view
         bodies = set(source.bodies_below(part.region))
@@ -230,9 +259,8 @@ class PartCheck:
                 continue
             values = self.tensors.get((view.graphs[view.nodes[view.producers[tensor]].graph].key, view.names[tensor]))
             array = values[step if len(values) > 1 else 0] if values else None
-            if array is not None and any(self._equal(a, array) for a in record.returned):
-                assert tensor in self._valueless, f"{view.names[tensor]} was returned, is read, and is no output"
-                verdicts.withheld.setdefault(name, []).append(view.names[tensor])
+            returned = array is not None and any(self._equal(a, array) for a in record.returned)
+            assert not returned, f"{view.names[tensor]} was returned, is read, and is no output"
 
     def _leaves(self, tensor: int, inside: set[int]) -> bool:
         """Say whether anybody outside reads a tensor."""
@@ -335,7 +363,9 @@ class PartCheck:
         file = self._folder / f"{len(self._sessions)}.onnx" if self._folder and key not in self._sessions else None
         extraction = self.extractor.extract(call, file)
         if key not in self._sessions:
-            self._sessions[key] = open_session(extraction.model)
+            held = extraction.model
+            onnx.checker.check_model(str(held) if isinstance(held, Path) else held, full_check=True)
+            self._sessions[key] = open_session(held)
         return extraction, self._sessions[key]
 
     def _steps(self, part: Part) -> int:

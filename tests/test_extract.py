@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +140,15 @@ def test_functions_come_with_those_who_call_them() -> None:
     assert [(node.graph, node.output) for node in part.hierarchy.nodes] == [("", "h"), ("local::twice", "y")]
 
 
+def test_a_call_inside_a_function_is_refused_in_one_line() -> None:
+    model = functions()
+    view = view_model(ir.serde.deserialize_model(model))
+    keys = [view.node_key(index) for index in view.file_order()]
+    inner = annotated(model, ["twice.inner" if key == ("local::twice", "y") else "" for key in keys])
+    with pytest.raises(hieronnx.HieronnxError, match=r"'twice\.inner' lies inside the function 'local::twice'"):
+        hieronnx.extract(inner, "twice.inner")
+
+
 def test_a_long_chain_is_cut_in_no_time() -> None:
     size = 10_000
     nodes = [helper.make_node("Relu", [f"t{n}"], [f"t{n + 1}"], name=f"n{n}") for n in range(size)]
@@ -182,7 +192,7 @@ def test_a_size_of_the_parts_own_input_comes_along() -> None:
     )
     part = hieronnx.extract(model, "block")
     assert part.external_inputs == ("h", "s")
-    assert [item.name for item in part.hoisted] == ["s"]
+    assert [item.name for item in part.unreceived] == ["s"]
     assert [node.output for node in part.brought_operations] == ["k"]
 
 
@@ -203,13 +213,13 @@ def test_a_size_is_taken_of_the_axis_of_the_same_name() -> None:
         ["", "", "", "block", "block", "other"],
     )
     part = hieronnx.extract(model, "block")
-    assert (part.external_inputs, part.hoisted) == (("h",), ())
+    assert (part.external_inputs, part.unreceived) == (("h",), ())
     size = part.model.graph.node[0]
     assert (size.op_type, list(size.input), list(size.output)) == ("Shape", ["h"], ["s"])
     assert {attribute.name: attribute.i for attribute in size.attribute} == {"start": 1, "end": 2}
     other = hieronnx.extract(model, "other")
     assert other.external_inputs == ("h", "r")
-    assert [(item.name, item.producer and item.producer.op_type) for item in other.hoisted] == [("r", "Shape")]
+    assert [(item.name, item.producer and item.producer.op_type) for item in other.unreceived] == [("r", "Shape")]
 
 
 # -- the hierarchy of a part ------------------------------------------------------------------------------
@@ -241,7 +251,8 @@ def test_the_hierarchy_of_a_part_is_rooted_at_its_module(tmp_path: Path) -> None
     assert part.model == path
     found = hieronnx.load(path)
     assert found.calls == part.hierarchy.calls
-    assert found.calls[0] == Call(ROOT, None, "", "/BertLayer", True)
+    assert replace(found.calls[0], received=None, returned=None) == Call(ROOT, None, "", "/BertLayer", True)
+    assert [item.name for item in found.calls[0].received or ()] == ["hidden_states", "attention_mask"]
     assert found.tags["/BertLayer/BertAttention/BertSelfAttention"] == "attention.self"
     assert found.modules[""].class_name == "BertLayer"
     assert found.model["class"] == "BertLayer"

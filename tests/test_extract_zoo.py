@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -21,7 +21,14 @@ from extracted import PartCheck, Verdicts
 from zoo import CASES
 
 EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]
-every_export = pytest.mark.parametrize(("name", "exporter"), EXPORTS, ids=["-".join(pair) for pair in EXPORTS])
+
+
+def over(pairs: Sequence[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Run over these exports."""
+    return pytest.mark.parametrize(("name", "exporter"), pairs, ids=["-".join(pair) for pair in pairs])
+
+
+every_export = over(EXPORTS)
 
 # How many calls the check lets pass otherwise than as equal to PyTorch; for all other exports none.
 # Of branches that are not taken, and inside vmap, eager PyTorch shows no tensors: these parts run beside their modules.
@@ -48,8 +55,21 @@ EXTRA = {
     "mamba-torchscript": 2,
     "t5-torchscript": 10,
 }
-# The position bias is returned from call to call, and is a constant here.
-WITHHELD = {"t5-torchscript": 6}
+# A BatchNorm that is folded into a Conv did not receive what the Conv did; nor a projection what is reshaped for it.
+UNRECEIVED = {
+    "conv_batch_norm": 1,
+    "conv_batch_norm_sequential": 2,
+    "conv_batch_norm_chain": 5,
+    "conv_batch_norm_residual": 4,
+    "conv_batch_norm_bottlenecks": 9,
+    "gpt2-dynamo": 2,
+    "resnet": 9,
+    "segformer": 1,
+}
+# Of calls inside bodies the exporter does not tell what they pass on.
+UNRECORDED = {"cond-dynamo": 3, "nested_cond-dynamo": 8, "while_loop-dynamo": 2}
+# What is passed into and out of regions that torch traces anew.
+UNKNOWN: dict[str, int] = {"autocast_region-dynamo": 4, "no_grad_region-dynamo": 4, "scripted_root-torchscript": 1}
 
 # Those with a call whose nodes are all nodes of the calls that it makes.
 COMPOSABLE = """
@@ -62,21 +82,6 @@ COMPOSABLE = """
     shared_activation shared_at_two_depths sibling_borrowed swin t5 tied_weights transformer_encoder vit wav2vec2
     whisper
 """
-
-# What the check finds wrong today.
-MOVED_IDENTITY = "an Identity in a branch of layer 1's attention is attributed to the encoder around it"
-WRONG: dict[str, str] = {}
-WRONG_AT_OTHER_SIZES = {"deberta-torchscript": MOVED_IDENTITY}
-
-
-def mark_wrong(pairs: Sequence[tuple[str, str]], wrong: Mapping[str, str]) -> pytest.MarkDecorator:
-    """Run over these exports, of which some are known to fail."""
-    found = []
-    for pair in pairs:
-        reason = wrong.get("-".join(pair))
-        marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
-        found.append(pytest.param(*pair, id="-".join(pair), marks=marks))
-    return pytest.mark.parametrize(("name", "exporter"), found)
 
 
 def composes(name: str, exporter: str) -> bool:
@@ -100,14 +105,14 @@ def check_all(name: str, exporter: str) -> Verdicts:
 # -- every call of every model ----------------------------------------------------------------------------
 
 
-@mark_wrong(EXPORTS, WRONG)
+@every_export
 def test_every_part_gives_what_its_call_returned(
     name: str, exporter: str, record_property: Callable[[str, object], None]
 ) -> None:
     verdicts = check_all(name, exporter)
     for call, fate in verdicts.empty.items():
         record_property(f"no nodes: {call}", fate)
-    for what in ("unseen", "fused", "extra", "withheld"):
+    for what in ("unseen", "fused", "extra", "unreceived"):
         for call, found in getattr(verdicts, what).items():
             record_property(f"{what}: {call}", found)
     record_property("equal", len(verdicts.equal))
@@ -117,18 +122,19 @@ def test_every_part_gives_what_its_call_returned(
     )
 
 
-@mark_wrong(EXPORTS, WRONG)
+@every_export
 def test_parts_that_differ_from_their_calls_are_known(name: str, exporter: str) -> None:
     verdicts = check_all(name, exporter)
     for known, found in (
         (UNSEEN, verdicts.unseen),
         (FUSED, verdicts.fused),
         (EXTRA, verdicts.extra),
-        (WITHHELD, verdicts.withheld),
+        (UNRECEIVED, verdicts.unreceived),
+        (UNRECORDED, verdicts.unrecorded),
+        (UNKNOWN, verdicts.unknown),
     ):
         assert len(found) == known.get(f"{name}-{exporter}", known.get(name, 0)), found
     assert not verdicts.foreign
-    assert not verdicts.hoisted
 
 
 def test_only_copies_and_caches_leave_a_call_unreturned() -> None:
@@ -169,8 +175,19 @@ TEXT_MODELS = """
 DYNAMIC_EXPORTS = [pair for pair in EXPORTS if pair[0] in TEXT_MODELS.split()]
 # The scan over the positions is unrolled at export, as often as the example has positions: it has dynamic rows alone.
 LENGTH_FIXED = {"mamba"}
-# It reads nothing but the sizes of what it receives.
-HOISTED = {"bart-dynamo": {"encoder.embed_positions"}}
+# One reads but the sizes of a slice that it receives and that the file has not. In the others one node unsqueezes
+# positions both for a call and in it.
+UNRECEIVED_AT_OTHER_SIZES = {
+    f"{name}-dynamo": 1 for name in ("bart", "llama", "qwen", "mistral", "llama_with_past", "mixtral")
+}
+# Torch drops a sum with 0 before its graph can be followed; or a Slice that takes all, whose sizes have no names.
+UNKNOWN_AT_OTHER_SIZES = {
+    "t5-torchscript": 1,
+    "bart-torchscript": 1,
+    "llama-dynamo": 1,
+    "llama_with_past-dynamo": 1,
+    "mixtral-dynamo": 1,
+}
 
 
 def named_inputs(name: str, model: nn.Module) -> dict[str, Any]:
@@ -213,7 +230,7 @@ def widen(name: str, leaf: Any) -> Any:
     return leaf
 
 
-@mark_wrong(DYNAMIC_EXPORTS, WRONG_AT_OTHER_SIZES)
+@over(DYNAMIC_EXPORTS)
 def test_parts_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_path: Path) -> None:
     path, model = tmp_path / "model.onnx", CASES[name].build()
     inputs = named_inputs(name, model)
@@ -225,4 +242,6 @@ def test_parts_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_p
     assert not verdicts.wrong
     assert checked.find_misfits() == []
     assert not verdicts.foreign
-    assert set(verdicts.hoisted) == HOISTED.get(f"{name}-{exporter}", set())
+    known = UNRECEIVED | UNRECEIVED_AT_OTHER_SIZES
+    assert len(verdicts.unreceived) == known.get(f"{name}-{exporter}", 0)
+    assert len(verdicts.unknown) == UNKNOWN_AT_OTHER_SIZES.get(f"{name}-{exporter}", 0)

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import onnx
 
-from hieronnx._extraction import Extraction, Hoisted
+from hieronnx._extraction import Extraction, HeldArgument, PartInput, PartOutput
 from hieronnx._parts.fates import describe_fate
 from hieronnx._parts.find import Part, find_part
 from hieronnx._parts.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
 from hieronnx._parts.model import ValueTypes, build_model, find_names, rename_tensors
+from hieronnx._parts.shared import find_fused, find_shared
 from hieronnx._parts.source import Source, prepare
 from hieronnx._parts.targets import find_call, find_calls
 from hieronnx._parts.weights import find_inner_weights, find_weights
@@ -172,26 +173,30 @@ def _make_result(
     source: Source, part: Part, call: Call, hierarchy: Hierarchy, model: onnx.ModelProto | Path
 ) -> Extraction:
     view, nodes = source.view, source.attributions
-    below = set(source.below(call.id))
     inputs, outputs = set(part.inputs), set(part.outputs)
     boundary = [
         i for i in part.region if inputs.intersection(view.reads(i)) or outputs.intersection(view.nodes[i].outputs)
     ]
     made = (t for i in part.nodes for t in view.nodes[i].outputs if t != NO_TENSOR and t not in outputs)
+    shared = find_shared(source, part)
     return Extraction(
         module=call.id.module,
         call=call.id.number,
         tag=call.tag,
         calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
         operations=_pick(nodes, part.nodes),
-        external_inputs=tuple(view.names[t] for t in part.inputs),
-        outputs=tuple(view.names[t] for t in part.outputs),
+        inputs=tuple(_describe_input(source, part, tensor) for tensor in part.inputs),
+        results=tuple(PartOutput(view.names[t], part.places.get(t, ())) for t in part.outputs),
+        recorded=part.ends.recorded,
+        unreceived=tuple(_describe_input(source, part, tensor) for tensor in part.unreceived),
+        held_arguments=tuple(_find_held(source, part)),
+        lost_arguments=part.ends.lost,
         internal_tensors=tuple(view.names[t] for t in made),
         boundary_operations=_pick(nodes, boundary),
-        shared_operations=_pick(nodes, (i for i in part.region if not below.issuperset(nodes[i].origins))),
+        shared_operations=_pick(nodes, shared),
+        fused_with=find_fused(source, part, shared),
         brought_operations=_pick(nodes, part.brought),
         initializers=tuple(held.name for held in hierarchy.initializers),
-        hoisted=tuple(_describe_hoisted(source, tensor) for tensor in part.hoisted),
         hierarchy=hierarchy,
         model=model,
     )
@@ -201,6 +206,19 @@ def _pick(nodes: Sequence[Node], chosen: Iterable[int]) -> tuple[Node, ...]:
     return tuple(nodes[index] for index in chosen)
 
 
-def _describe_hoisted(source: Source, tensor: int) -> Hoisted:
-    producer = source.view.producers[tensor]
-    return Hoisted(source.view.names[tensor], None if producer is None else source.attributions[producer])
+def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
+    view, producer = source.view, source.view.producers[tensor]
+    if producer is None:
+        producer = view.graphs[view.tensor_graphs[tensor]].owner
+    maker = None if producer is None else source.attributions[producer]
+    return PartInput(view.names[tensor], part.arguments.get(tensor, ()), maker)
+
+
+def _find_held(source: Source, part: Part) -> Iterator[HeldArgument]:
+    """Yield the arguments that the part has as initializers or literals."""
+    parameters = {held.name: held.parameter for held in source.hierarchy.initializers}
+    literals = {t for index in part.nodes for t in source.view.nodes[index].outputs if source.is_literal(t)}
+    for tensor, arguments in part.ends.received.items():
+        if tensor in literals or tensor in part.initializers:
+            name = source.view.names[tensor]
+            yield from (HeldArgument(argument, name, parameters.get(name)) for argument in arguments)

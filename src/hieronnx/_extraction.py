@@ -11,16 +11,47 @@ from hieronnx.hierarchy import CallId, Hierarchy, Node
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Extraction", "Hoisted"]
+__all__ = ["Extraction", "HeldArgument", "PartInput", "PartOutput"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hoisted:
-    """A size that the exporter computes outside the part, once for all who need it, and that the part is fed with."""
+class PartInput:
+    """One input of a part.
+
+    Attributes:
+        name: the tensor.
+        arguments: what it is among the arguments of `forward`: `hidden_states`, `past.0.1`; several where one tensor
+            was passed as several. Empty where the call did not receive it, or where that was not recorded.
+        producer: the node of the whole model that makes it, or gives it to its body; None where it is an input there.
+    """
 
     name: str
+    arguments: tuple[str, ...]
     producer: Node | None
-    """The node of the whole model that makes it; None where it is an input there too."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartOutput:
+    """One output of a part.
+
+    Attributes:
+        name: the tensor.
+        places: where it is in what `forward` returned: `0`, `hidden_states.1`, and nothing (`""`) where that is one
+            tensor. Empty where the call did not return it and others read it, or where that was not recorded.
+    """
+
+    name: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArgument:
+    """An argument that is no input, for the part has what was passed: a parameter or a constant."""
+
+    argument: str
+    tensor: str
+    parameter: str | None
+    """Of the whole model; None where it is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +64,22 @@ class Extraction:
         tag: the call's tag in the whole model.
         calls: how many calls the module has there.
         operations: the nodes of the part.
-        external_inputs: the part's inputs.
-        outputs: the part's outputs.
+        inputs: the part's inputs: those that are arguments, in their order, then others.
+        results: the part's outputs: those that were returned, in their order, then others.
+        recorded: whether the file tells what the call received and returned.
+        unreceived: the inputs that the call did not receive: what the exporter computes for several calls, what it
+            cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where nothing was
+            recorded.
+        held_arguments: the arguments that the part has in itself.
+        lost_arguments: those that the file has no tensor of any more.
         internal_tensors: what its nodes make and nobody outside reads.
         boundary_operations: the nodes that read an input or make an output.
         shared_operations: the nodes that other calls share: one node is left of several equal ones, or several became
             one. Their origins say which calls.
-        brought_operations: the nodes from outside that came along: constants, and sizes of the part's inputs.
+        fused_with: the calls whose work cannot be told from this one's: one node does both.
+        brought_operations: the nodes from outside that came along: constants, sizes of the part's inputs, and what
+            changes the form of these alone.
         initializers: what the part has of them, by the names there.
-        hoisted: the inputs that the module itself did not receive: sizes.
         hierarchy: of the part, rooted at the module.
         model: the part itself, or the file that it was written to.
     """
@@ -51,16 +89,30 @@ class Extraction:
     tag: str
     calls: int
     operations: tuple[Node, ...]
-    external_inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    inputs: tuple[PartInput, ...]
+    results: tuple[PartOutput, ...]
+    recorded: bool
+    unreceived: tuple[PartInput, ...]
+    held_arguments: tuple[HeldArgument, ...]
+    lost_arguments: tuple[str, ...]
     internal_tensors: tuple[str, ...]
     boundary_operations: tuple[Node, ...]
     shared_operations: tuple[Node, ...]
+    fused_with: tuple[CallId, ...]
     brought_operations: tuple[Node, ...]
     initializers: tuple[str, ...]
-    hoisted: tuple[Hoisted, ...]
     hierarchy: Hierarchy
     model: onnx.ModelProto | Path
+
+    @property
+    def external_inputs(self) -> tuple[str, ...]:
+        """The names of the part's inputs."""
+        return tuple(item.name for item in self.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the part's outputs."""
+        return tuple(item.name for item in self.results)
 
     def __repr__(self) -> str:
         return f"Extraction({str(CallId(self.module, self.call))!r}: {len(self.operations)} operations)"

@@ -105,15 +105,24 @@ class View:
     tensor_graphs: list[int] = field(default_factory=list)
     types: list[TensorType | None] = field(default_factory=list)
     """The type of each tensor, None where unknown."""
+    axes: list[tuple[int | str | None, ...] | None] = field(default_factory=list)
+    """The sizes of each tensor, with the names of those that are not static; None where unknown."""
     constants: dict[int, Hashable] = field(default_factory=dict)
     """Initializers by tensor, with a key that is equal only for equal contents."""
 
-    def add_tensor(self, name: str, graph: int, type_: TensorType | None = None) -> int:
+    def add_tensor(
+        self,
+        name: str,
+        graph: int,
+        type_: TensorType | None = None,
+        axes: tuple[int | str | None, ...] | None = None,
+    ) -> int:
         """Add a tensor and return its number."""
         self.names.append(name)
         self.producers.append(None)
         self.tensor_graphs.append(graph)
         self.types.append(type_)
+        self.axes.append(axes if axes is not None or type_ is None else type_.shape)
         return len(self.names) - 1
 
     def add_node(self, node: ViewNode) -> int:
@@ -340,7 +349,7 @@ class _ViewBuilder:
     def _number(self, value: ir.Value, graph: int) -> int:
         number = self._numbers.get(value)
         if number is None:
-            number = self.view.add_tensor(value.name or "", graph, _type_of(value))
+            number = self.view.add_tensor(value.name or "", graph, _type_of(value), _axes_of(value))
             self._numbers[value] = number
             if value.name:
                 self._names[-1][value.name] = number
@@ -351,6 +360,11 @@ def _type_of(value: ir.Value) -> TensorType | None:
     if value.dtype is None or value.shape is None:
         return None
     return TensorType(value.dtype.name, tuple(dim if isinstance(dim, int) else None for dim in value.shape))
+
+
+def _axes_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    shape = value.shape
+    return None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
 
 
 def _attribute_key(node: ir.Node) -> Hashable:

@@ -1,7 +1,8 @@
 """Finding the part of a graph that one module call is: its nodes, what comes along, its inputs and outputs.
 
 A part's nodes are the call's region and what it shares with other calls through origins. Constants come along, and
-sizes that can be taken from the part's own inputs. All else that is read from outside is an input.
+sizes that can be taken from the part's own inputs. All else that is read from outside is an input. It is recorded what
+the call received and returned: where that is known, it says where the part ends, and in which order.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx._parts.inputs import Inputs, find_inputs
+from hieronnx._parts.ends import Ends, name_equals, read_ends
+from hieronnx._parts.inputs import find_inputs
 from hieronnx._parts.source import DATA, TAKES_SIZES, Source
 from hieronnx.errors import HieronnxError
 from hieronnx.graph import NO_TENSOR, View
@@ -25,12 +27,15 @@ class Part:
     Attributes:
         call: the call that it is.
         region: the nodes of the call, those shared with others included; bodies belong to their nodes.
-        brought: constants and sizes from outside that come along.
+        brought: constants and sizes from outside that come along, and what changes the form of received tensors alone.
         graphs: the graphs that these nodes are in: the main graph, or bodies inside one another.
-        inputs: what is read from outside.
-        outputs: what is read outside.
+        inputs: what is read from outside: first what the call received, in the order of its arguments.
+        outputs: what the call returned, in that order, and then what else is read outside.
         initializers: those that are needed.
-        hoisted: the inputs that are sizes: exporters compute these outside, once for all who need them.
+        sizes: the inputs that are sizes: exporters compute these outside, once for all who need them.
+        ends: what the call received and returned.
+        arguments: which of them the inputs are.
+        places: where in what was returned the outputs are.
         retaken: the nodes that take a size of another tensor than in the whole model: of which input, and which axis.
     """
 
@@ -41,13 +46,21 @@ class Part:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     initializers: tuple[int, ...]
-    hoisted: tuple[int, ...]
+    sizes: tuple[int, ...]
+    ends: Ends
+    arguments: Mapping[int, tuple[str, ...]]
+    places: Mapping[int, tuple[str, ...]]
     retaken: Mapping[int, tuple[int, int]]
 
     @property
     def nodes(self) -> list[int]:
         """All nodes of the part in the order of the file."""
         return sorted((*self.region, *self.brought))
+
+    @property
+    def unreceived(self) -> list[int]:
+        """The inputs that the call did not receive; where that was not recorded, those that are sizes."""
+        return [t for t in self.inputs if t not in self.arguments] if self.ends.recorded else list(self.sizes)
 
 
 # -- the region -------------------------------------------------------------------------------------------
@@ -66,20 +79,43 @@ def find_part(source: Source, call: CallId) -> Part | None:
     top = _find_top(source, found, call)
     top |= _find_between(source, top, calls, call)
     is_whole = source.hierarchy.call_by_id[call].parent is None
-    region = sorted(top) if is_whole else _leave_sizes(source, sorted(top))
-    graphs = _graphs_around(source.view, {source.view.nodes[index].graph for index in region})
-    inputs = find_inputs(source, region)
-    outputs = source.view.graphs[0].outputs if is_whole else _find_outputs(source, call, region)
-    passed = [t for t in dict.fromkeys(outputs) if source.view.producers[t] is None]
+    ends = read_ends(source, call)
+    region = sorted(top) if is_whole else _leave_received(source, _leave_sizes(source, sorted(top)), calls, ends)
+    outputs = source.view.graphs[0].outputs if is_whole else _find_outputs(source, call, region, ends)
+    places = name_equals(source, outputs, ends.returned)
+    ordered = outputs if is_whole else tuple(dict.fromkeys((*places, *outputs)))
+    return _close(source, call, region, ends, ordered, places)
+
+
+def _close(
+    source: Source,
+    call: CallId,
+    region: Sequence[int],
+    ends: Ends,
+    outputs: tuple[int, ...],
+    places: Mapping[int, tuple[str, ...]],
+) -> Part:
+    """Complete a part by what it reads from outside."""
+    view = source.view
+    graphs = _graphs_around(view, {view.nodes[index].graph for index in region})
+    _refuse_functions(view, graphs, call)
+    inputs = find_inputs(source, region, (t for t in ends.received if view.tensor_graphs[t] in graphs))
+    passed = [t for t in dict.fromkeys(outputs) if view.producers[t] is None]
+    fed = (t for t in passed if t not in view.constants)
+    entering = dict.fromkeys((*inputs.data, *fed, *inputs.sizes))
+    arguments = name_equals(source, entering, ends.received)
     return Part(
         call=call,
         region=tuple(region),
-        brought=inputs.brought,
+        brought=tuple(sorted(inputs.brought)),
         graphs=frozenset(graphs),
-        inputs=_join_inputs(source, inputs, passed),
+        inputs=tuple(dict.fromkeys((*arguments, *entering))),
         outputs=outputs,
         initializers=_find_initializers(source, sorted((*region, *inputs.brought)), passed),
-        hoisted=inputs.hoisted,
+        sizes=tuple(inputs.sizes),
+        ends=ends,
+        arguments=arguments,
+        places=places,
         retaken=inputs.retaken,
     )
 
@@ -114,6 +150,16 @@ def _graphs_above(view: View, graph: int) -> list[int]:
 
 def _graphs_around(view: View, graphs: Iterable[int]) -> set[int]:
     return {above for graph in graphs for above in _graphs_above(view, graph)}
+
+
+def _refuse_functions(view: View, graphs: Iterable[int], call: CallId) -> None:
+    """Refuse a part of a function: its tensors have no types, and its nodes may take attributes from its callers."""
+    for graph in graphs:
+        if graph and view.graphs[graph].owner is None:
+            raise HieronnxError(
+                f"call '{call}' lies inside the function '{view.graphs[graph].key}' of the file and cannot be taken "
+                "out of it; extract the call that uses the function, or inline the functions first (onnx.inliner)"
+            )
 
 
 def _find_between(source: Source, top: set[int], calls: Collection[CallId], call: CallId) -> set[int]:
@@ -158,13 +204,27 @@ def _leave_sizes(source: Source, region: list[int]) -> list[int]:
     return [index for index in region if index not in guessed or here.issuperset(view.reads(index))] or region
 
 
+def _leave_received(source: Source, region: list[int], calls: Collection[CallId], ends: Ends) -> list[int]:
+    """Leave out the nodes of others that only make what the call received: the part begins after them."""
+    view = source.view
+    own = {index for index in region if source.attributions[index].scope in calls}
+    received = {t for t in ends.received if view.producers[t] not in own}
+    makers = {view.producers[t] for t in received}
+    if makers.isdisjoint(region):
+        return region
+    members, read = set(region), {t for index in region for t in view.reads(index)}
+    last = (i for i in region if i not in makers and read.isdisjoint(view.nodes[i].outputs))
+    needed, pending = set[int](), [*own, *last]
+    while pending:
+        index = pending.pop()
+        if index not in needed:
+            needed.add(index)
+            before = (view.producers[t] for t in view.reads(index) if t not in received)
+            pending += (producer for producer in before if producer is not None and producer in members)
+    return [index for index in region if index in needed] or region
+
+
 # -- the boundary -----------------------------------------------------------------------------------------
-
-
-def _join_inputs(source: Source, inputs: Inputs, passed: Iterable[int]) -> tuple[int, ...]:
-    """Return the inputs of a part, with those that it only passes through."""
-    fed = (t for t in passed if t not in source.view.constants)
-    return tuple(dict.fromkeys((*inputs.received, *fed, *inputs.hoisted)))
 
 
 def _find_initializers(source: Source, nodes: Iterable[int], passed: Iterable[int]) -> tuple[int, ...]:
@@ -173,18 +233,20 @@ def _find_initializers(source: Source, nodes: Iterable[int], passed: Iterable[in
     return tuple(sorted({t for t in (*read, *passed) if t in view.constants}))
 
 
-def _find_outputs(source: Source, call: CallId, region: Sequence[int]) -> tuple[int, ...]:
+def _find_outputs(source: Source, call: CallId, region: Sequence[int], ends: Ends) -> tuple[int, ...]:
     """Return what a region makes for others; where others make it all themselves, whatever they read.
 
-    Constants and sizes are nothing to be passed on: they come along with whoever reads them.
+    Constants and sizes are nothing to be passed on, unless a call received or returned them: they come along with
+    whoever reads them.
     """
     inside = {*region, *(i for graph in source.bodies_below(region) for i in source.nodes_in.get(graph, ()))}
     made = [t for index in region for t in source.view.nodes[index].outputs if t != NO_TENSOR]
     outer = {tensor: list(_outer_readers(source, tensor, inside)) for tensor in made}
     given = [t for t in made if any(r is None or not _makes_itself(source, r, t, call) for r in outer[t])]
-    computed = [t for t in given if source.kinds[t] == DATA or t in source.returned_by]
+    returned = [t for t in made if t in ends.returned]
+    computed = [t for t in given if source.kinds[t] == DATA or t in source.returned_by or t in source.received]
     unread = [t for t in made if not source.readers[t]]
-    found = computed or given or [t for t in made if outer[t]] or unread or made
+    found = returned + computed or given or [t for t in made if outer[t]] or unread or made
     asked = _asked_by_sharers(source, call, region).union(found)
     return tuple(t for t in made if t in asked)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hieronnx._parts.find import Part
 from hieronnx._parts.source import Source
-from hieronnx.graph import body_key
-from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph import NO_TENSOR, body_key
+from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node, Passed
 from hieronnx.tags import CallSite, TagPolicy, build_calls
 
 __all__ = ["Rebased", "rebase_calls", "rebase_hierarchy", "rebase_parameter"]
@@ -145,12 +145,51 @@ def rebase_hierarchy(source: Source, part: Part, rebased: Rebased, renamed: Mapp
         renamed: The initializers that have another name in it.
     """
     served = _served_scopes(source, part, rebased)
+    walked = list(_walk(source, part))
     nodes = (
-        replace(_rebase_node(source, index, rebased, served.get(index, part.call)), graph=key)
-        for index, key in _walk(source, part)
+        replace(_rebase_node(source, index, rebased, served.get(index, part.call)), graph=key) for index, key in walked
     )
     held = _rebase_initializers(source, part, rebased, renamed)
-    return Hierarchy(rebased.modules, rebased.calls, tuple(nodes), tuple(held))
+    calls = _rebase_ends(source, rebased, _name_tensors(source, part, walked, renamed))
+    return Hierarchy(rebased.modules, tuple(calls), tuple(nodes), tuple(held))
+
+
+def _name_tensors(
+    source: Source, part: Part, walked: Sequence[tuple[int, str]], renamed: Mapping[str, str]
+) -> dict[int, tuple[str, str]]:
+    """Return the tensors that a part has, each with its graph and its name there."""
+    view = source.view
+    found = {t: ("", renamed.get(view.names[t], view.names[t])) for t in (*part.inputs, *part.initializers)}
+    inner = {graph: key for index, key in walked if (graph := view.nodes[index].graph) not in part.graphs}
+    for index, key in walked:
+        found |= {t: (key, view.names[t]) for t in view.nodes[index].outputs if t != NO_TENSOR}
+        # What a body itself is given, and has as initializers.
+        own = (t for t in view.reads(index) if view.tensor_graphs[t] in inner)
+        found |= {t: (inner[view.tensor_graphs[t]], view.names[t]) for t in own}
+    return found
+
+
+def _rebase_ends(source: Source, rebased: Rebased, tensors: Mapping[int, tuple[str, str]]) -> Iterator[Call]:
+    """Yield the calls of a part with what they received and returned, as far as the part has it."""
+    whole = source.hierarchy.call_by_id
+    old_ids = {new: old for old, new in rebased.new_ids.items()}
+    for call in rebased.calls:
+        old = whole[old_ids[call.id]]
+        received, returned = (_rebase_passed(source, passed, tensors) for passed in (old.received, old.returned))
+        yield replace(call, received=received, returned=returned)
+
+
+def _rebase_passed(
+    source: Source, passed: Iterable[Passed] | None, tensors: Mapping[int, tuple[str, str]]
+) -> tuple[Passed, ...] | None:
+    if passed is None:
+        return None
+    found = []
+    for item in passed:
+        tensor = source.find_tensor(item)
+        graph, name = tensors.get(tensor, ("", None)) if tensor is not None else ("", None)
+        found.append(Passed(item.name, name, graph))
+    return tuple(found)
 
 
 def _rebase_node(source: Source, index: int, rebased: Rebased, served: CallId) -> Node:

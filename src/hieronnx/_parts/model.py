@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from hieronnx._parts.find import Part
 from hieronnx._parts.source import Source
+from hieronnx._shapes import infer_types
 from hieronnx.errors import HieronnxError
-from hieronnx.graph import NO_TENSOR, SMALL_TENSOR_BYTES, body_key
+from hieronnx.graph import NO_TENSOR
 
 __all__ = ["ValueTypes", "build_model", "find_names", "rename_tensors"]
 
 _OURS = "hieronnx."
-_LONGEST_SHAPE = 1 << 18
 
 
 class ValueTypes:
@@ -28,9 +28,8 @@ class ValueTypes:
     def __getitem__(self, tensor: int) -> onnx.ValueInfoProto | None:
         """Return a tensor with its type; None where that is not known."""
         info = self.listed(tensor)
-        if info is None:
-            view = self._source.view
-            info = self._inferred.get((view.graphs[view.tensor_graphs[tensor]].key, view.names[tensor]))
+        if (info is None or not _has_shape(info)) and tensor in self._source.values:
+            info = self._inferred.get(self._source.values[tensor], info)
         begin = self._begin_of(tensor) if info is not None and not _has_shape(info) else None
         return info if info is None or begin is None else _with_rank(info, begin)
 
@@ -52,16 +51,14 @@ class ValueTypes:
         return None if value is None or value.type is None else ir.serde.serialize_value(value)
 
     @cached_property
-    def _inferred(self) -> Mapping[tuple[str, str], onnx.ValueInfoProto]:
+    def _inferred(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:
         try:
-            inferred = onnx.shape_inference.infer_shapes(_make_skeleton(self._source), data_prop=True)
-        except (onnx.shape_inference.InferenceError, RuntimeError, ValueError) as error:
-            name = self._source.opened.name
+            return infer_types(self._source.opened.model, {})
+        except HieronnxError as error:
             raise HieronnxError(
-                f"'{name}' lacks types that the part needs, and they cannot be inferred: {error}; "
+                f"'{self._source.opened.name}' lacks types that the part needs: {error}; "
                 "add value_info to the file, or mend it"
             ) from error
-        return dict(_walk_types(inferred.graph, ""))
 
 
 def _has_shape(info: onnx.ValueInfoProto) -> bool:
@@ -79,56 +76,9 @@ def _with_rank(info: onnx.ValueInfoProto, like: onnx.ValueInfoProto) -> onnx.Val
     return ranked
 
 
-def _make_skeleton(source: Source) -> onnx.ModelProto:
-    """Make a model of the same structure in which all large initializers are inputs: only their types count."""
-    graph = source.opened.model.graph
-    skeleton = _make_model(source)
-    skeleton.graph.name = "skeleton"
-    skeleton.graph.node.extend(ir.serde.serialize_node(node) for node in graph)
-    skeleton.graph.input.extend(ir.serde.serialize_value(value) for value in graph.inputs)
-    skeleton.graph.output.extend(ir.serde.serialize_value(value) for value in graph.outputs)
-    for value in graph.initializers.values():
-        if value.is_graph_input():
-            continue
-        if isinstance(value.const_value, ir.ExternalTensor) or _is_large(value):
-            skeleton.graph.input.append(_as_input(value))
-        elif value.const_value is not None:
-            skeleton.graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
-    skeleton.functions.extend(map(ir.serde.serialize_function, source.opened.model.functions.values()))
-    return skeleton
-
-
-def _as_input(value: ir.Value) -> onnx.ValueInfoProto:
-    """Return an initializer as an input; a long list of numbers without its length.
-
-    Inference takes every such list for a shape whose sizes it must follow, at hundreds of bytes each.
-    """
-    info = ir.serde.serialize_value(value)
-    shape = info.type.tensor_type.shape
-    if len(shape.dim) == 1 and shape.dim[0].dim_value > _LONGEST_SHAPE:
-        info.type.tensor_type.ClearField("shape")
-    return info
-
-
-def _is_large(value: ir.Value) -> bool:
-    return value.const_value is not None and value.const_value.nbytes > SMALL_TENSOR_BYTES
-
-
-def _walk_types(graph: onnx.GraphProto, key: str) -> Iterator[tuple[tuple[str, str], onnx.ValueInfoProto]]:
-    for info in (*graph.input, *graph.output, *graph.value_info):
-        if info.type.WhichOneof("value") is not None:
-            yield (key, info.name), info
-    for node in graph.node:
-        output = next(filter(None, node.output), "")
-        for body, label in _bodies(node):
-            yield from _walk_types(body, body_key(key, output, label))
-
-
-def _bodies(node: onnx.NodeProto) -> Iterator[tuple[onnx.GraphProto, str]]:
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g, attribute.name
-        yield from ((body, f"{attribute.name}.{index}") for index, body in enumerate(attribute.graphs))
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
 
 
 # -- building ---------------------------------------------------------------------------------------------
@@ -202,7 +152,7 @@ def find_names(model: onnx.ModelProto) -> set[str]:
         found.update(item.name for item in (*graph.input, *graph.output, *graph.initializer))
         for node in graph.node:
             found.update(node.input, node.output)
-            pending += (body for body, _ in _bodies(node))
+            pending += _bodies(node)
     return found
 
 
@@ -213,6 +163,6 @@ def rename_tensors(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
         graph = pending.pop()
         for node in graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
-            pending += (body for body, _ in _bodies(node))
+            pending += _bodies(node)
         for info in graph.output:
             info.name = names.get(info.name, info.name)

@@ -9,8 +9,9 @@ from functools import cached_property
 
 import onnx_ir as ir
 
+from hieronnx._values import Values
 from hieronnx.graph import NO_TENSOR, View, node_bodies, view_model
-from hieronnx.hierarchy import CallId, CallTree, Hierarchy, Node
+from hieronnx.hierarchy import CallId, CallTree, Hierarchy, Node, Passed
 from hieronnx.sidecar import OpenedModel, require_hierarchy
 from hieronnx.wire import locate_initializers
 
@@ -103,6 +104,27 @@ class Source:
         return found
 
     @cached_property
+    def numbers(self) -> Sequence[int]:
+        """For each tensor a number that equal computations share."""
+        return Values(self.view).number
+
+    @cached_property
+    def received(self) -> frozenset[int]:
+        """All tensors that any call received."""
+        passed = (item for call in self.hierarchy.calls for item in call.received or ())
+        return frozenset(tensor for item in passed if (tensor := self.find_tensor(item)) is not None)
+
+    def find_tensor(self, passed: Passed) -> int | None:
+        """Return the tensor that was passed to a call or by it; None where the file has it no more."""
+        return None if passed.tensor is None else self._tensors.get((passed.graph, passed.tensor))
+
+    @cached_property
+    def _tensors(self) -> Mapping[tuple[str, str], int]:
+        keys = [graph.key for graph in self.view.graphs]
+        names = enumerate(zip(self.view.tensor_graphs, self.view.names, strict=True))
+        return {(keys[graph], name): tensor for tensor, (graph, name) in names}
+
+    @cached_property
     def located(self) -> Mapping[str, tuple[int, int]]:
         """Where in the model's file its initializers are, by name; none for a model in memory."""
         return {} if self.opened.path is None else locate_initializers(self.opened.path)
@@ -112,6 +134,22 @@ class Source:
         """What bodies and attributes have as external data."""
         tensors = (tensor for node in self.nodes for tensor in _inner_tensors(node))
         return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
+
+    def is_literal(self, tensor: int) -> bool:
+        """Say whether a tensor is written down in the file: an initializer, or what a Constant holds."""
+        producer = self.view.producers[tensor]
+        return tensor in self.view.constants or (producer is not None and self.view.nodes[producer].op == "Constant")
+
+    @cached_property
+    def weighted(self) -> set[int]:
+        """The tensors that depend on a parameter."""
+        view, known = self.view, {held.name: held.parameter for held in self.hierarchy.initializers}
+        # Without a sidecar it is not known what an initializer holds.
+        found = {t for t in view.constants if known.get(view.names[t], "unknown") is not None}
+        for index, node in enumerate(view.nodes):
+            if not found.isdisjoint(view.reads(index)):
+                found.update(tensor for tensor in node.outputs if tensor != NO_TENSOR)
+        return found
 
     def below(self, call: CallId) -> list[CallId]:
         """Return the call and all below it."""

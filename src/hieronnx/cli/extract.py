@@ -37,7 +37,7 @@ def extract_command(
 ) -> None:
     """Extract the module call TARGET from MODEL as an ONNX model of its own.
 
-    Its inputs are what the module received, as far as the graph still has it; its outputs what others read of it.
+    Its inputs are what the module received, its outputs what it returned; an input that it did not receive is told.
     It has the weights that it needs, and the hierarchy below the module.
 
     \b

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.text import Text
 
-from hieronnx._extraction import Extraction, Hoisted
+from hieronnx._extraction import Extraction, PartInput
 from hieronnx.hierarchy import CallId, Node
-from hieronnx.report._clean import clean_name
+from hieronnx.report._clean import clean_line, clean_name
 from hieronnx.report._text import count, make_table, to_text
 from hieronnx.report.summary import render_model
 
@@ -18,9 +18,9 @@ __all__ = ["extraction_to_json", "render_extraction", "render_extractions"]
 
 def render_extraction(extraction: Extraction, *, colour: bool = False) -> str:
     """Render one part: what it is, what goes in and out, what it shares."""
-    blocks = [_describe(extraction), render_model(extraction.hierarchy, colour=colour)]
-    if extraction.hoisted:
-        blocks.append(_render_hoisted(extraction.hoisted, colour))
+    forward = _name_ends(extraction) if extraction.recorded else None
+    ends = render_model(extraction.hierarchy, forward=forward, colour=colour)
+    blocks = [_describe(extraction), ends, to_text(*_say(extraction))]
     if extraction.shared_operations:
         blocks.append(_render_shared(extraction, colour))
     return "\n\n".join(filter(None, blocks))
@@ -38,16 +38,51 @@ def _describe(extraction: Extraction) -> str:
     return "\n".join(lines)
 
 
-def _render_hoisted(hoisted: Sequence[Hoisted], colour: bool) -> str:
-    table = make_table("size from outside", "made by", "module")
-    for item in hoisted:
-        maker = item.producer
-        table.add_row(
-            item.name,
-            "-" if maker is None else f"{maker.op_type} {maker.name or maker.output}",
-            Text("" if maker is None else str(maker.scope) or "the root", "cyan"),
-        )
-    return to_text(table, colour=colour)
+def _name_ends(extraction: Extraction) -> dict[tuple[str, str], str]:
+    """Say of each input and output what it is to the module's forward."""
+    inputs = {
+        ("inputs", i.name): f"← {', '.join(i.arguments)}" if i.arguments else "not received" for i in extraction.inputs
+    }
+    outputs = {("outputs", o.name): _name_places(o.places) for o in extraction.results}
+    return inputs | outputs
+
+
+def _name_places(places: Sequence[str]) -> str:
+    if not places:
+        return "not returned"
+    return "→ " + ", ".join(place or "returned" for place in places)
+
+
+def _say(extraction: Extraction) -> Iterator[str]:
+    """Yield what one must know to feed the part and to read what it gives."""
+    if not extraction.recorded:
+        yield "not recorded: what forward received and returned; inputs and outputs are what enters and leaves nodes"
+    form = " in this form" if extraction.lost_arguments else ""
+    for item in extraction.unreceived:
+        yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
+    for held in extraction.held_arguments:
+        holder = f"constant '{held.tensor}'" if held.parameter is None else f"parameter '{held.parameter}'"
+        yield clean_line(f"argument '{held.argument}' is no input: it is the {holder}, which the part has")
+    if extraction.lost_arguments:
+        yield clean_line(f"no tensor of the file is known to hold argument {_listed(extraction.lost_arguments)}")
+    if extraction.fused_with:
+        calls = _listed([str(call) or "the root" for call in extraction.fused_with])
+        yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
+    unreturned = [result.name for result in extraction.results if not result.places]
+    if extraction.recorded and unreturned:
+        yield clean_line(f"forward did not return {_listed(unreturned)}, but others read it")
+
+
+def _name_source(item: PartInput) -> str:
+    maker = item.producer
+    if maker is None:
+        return "what is fed to the whole model under that name"
+    scope = f"'{maker.scope}'" if str(maker.scope) else "the root"
+    return f"what {maker.op_type} '{_name(maker)}' of {scope} gives"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
 def _render_shared(extraction: Extraction, colour: bool) -> str:
@@ -77,20 +112,32 @@ def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
         "calls": extraction.calls,
         "operations": [_name(node) for node in extraction.operations],
         "external_inputs": list(extraction.external_inputs),
+        "inputs": [_input(item) for item in extraction.inputs],
         "outputs": list(extraction.outputs),
+        "results": [{"name": item.name, "places": list(item.places)} for item in extraction.results],
+        "recorded": extraction.recorded,
+        "unreceived": [_input(item) for item in extraction.unreceived],
+        "held_arguments": [
+            {"argument": held.argument, "tensor": held.tensor, "parameter": held.parameter}
+            for held in extraction.held_arguments
+        ],
+        "lost_arguments": list(extraction.lost_arguments),
         "internal_tensors": list(extraction.internal_tensors),
         "boundary_operations": [_name(node) for node in extraction.boundary_operations],
         "shared_operations": [
             {"name": _name(node), "op_type": node.op_type, "calls": [_call(origin) for origin in node.origins]}
             for node in extraction.shared_operations
         ],
+        "fused_with": [_call(call) for call in extraction.fused_with],
         "brought_operations": [_name(node) for node in extraction.brought_operations],
         "initializers": list(extraction.initializers),
-        "hoisted": [
-            {"name": item.name, "producer": None if item.producer is None else _name(item.producer)}
-            for item in extraction.hoisted
-        ],
     }
+
+
+def _input(item: PartInput) -> dict[str, Any]:
+    maker = item.producer
+    producer = None if maker is None else {"name": _name(maker), "op_type": maker.op_type, **_call(maker.scope)}
+    return {"name": item.name, "arguments": list(item.arguments), "producer": producer}
 
 
 def _name(node: Node) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,17 +35,26 @@ def render_files(files: Sequence[WrittenFile], *, colour: bool = False) -> str:
     return to_text(table, colour=colour)
 
 
-def render_model(hierarchy: Hierarchy, *, colour: bool = False) -> str:
-    """Render the inputs and outputs of the file with their types; nothing where the hierarchy does not have them."""
+def render_model(
+    hierarchy: Hierarchy, *, forward: Mapping[tuple[str, str], str] | None = None, colour: bool = False
+) -> str:
+    """Render the inputs and outputs of the file with their types; nothing where the hierarchy does not have them.
+
+    Args:
+        hierarchy: Of the file.
+        forward: What they are to the module's forward, by kind and name; None where that is nothing to be told.
+        colour: Whether to write colours.
+    """
     model = hierarchy.model
     if not model:
         return ""
     heading = ", ".join(filter(None, (model["exporter"], f"opset {model['opset'].get('')}")))
-    table = make_table(heading, "name", "type")
+    table = make_table(heading, "name", "type", *(["forward"] if forward is not None else []))
     for kind in ("inputs", "outputs"):
         for name, value in model[kind].items():
             sizes = "?" if value["shape"] is None else ", ".join("?" if d is None else str(d) for d in value["shape"])
-            table.add_row(kind.removesuffix("s"), name, f"{str(value['dtype']).lower()}[{sizes}]")
+            role = [] if forward is None else [forward.get((kind, name), "")]
+            table.add_row(kind.removesuffix("s"), name, f"{str(value['dtype']).lower()}[{sizes}]", *role)
     return to_text(table, colour=colour)
 
 

@@ -1,12 +1,13 @@
-"""Standard operators whose outputs have the shapes of ONNX Runtime's own, for shape inference knows only the standard.
+"""Standard operators whose outputs have the types and shapes of ONNX Runtime's own: inference knows only the standard.
 
 ONNX Runtime writes the models that it optimized without the shapes of inner tensors. In a copy of the graph that is
-made for inference and for nothing else, each of its operators can be replaced by one that gives the same shape.
+made for inference and for nothing else, each of its operators can be replaced by others that give the same type and
+shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import onnx
@@ -35,8 +36,7 @@ _LIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
     {
         "FusedConv": ("Conv", (0, 1, 2)),
         "FusedGemm": ("Gemm", (0, 1, 2)),
-        "QGemm": ("Gemm", (0, 3)),
-        **dict.fromkeys(("DynamicQuantizeMatMul", "GemmFastGelu", "MatMulIntegerToFloat"), ("MatMul", (0, 1))),
+        **dict.fromkeys(("DynamicQuantizeMatMul", "GemmFastGelu"), ("MatMul", (0, 1))),
         "QLinearAdd": ("Add", (0, 3)),
         "QLinearMul": ("Mul", (0, 3)),
     }
@@ -69,6 +69,10 @@ def _replace_runtime(node: onnx.NodeProto, matrices: Collection[str]) -> list[on
         return _imitate(node, *_LIKE[node.op_type])
     if node.op_type in ("FusedMatMul", "TransposeMatMul"):
         return _multiply(node, matrices)
+    if node.op_type == "MatMulIntegerToFloat":
+        return _rescale(_imitate(node, "MatMulInteger", (0, 1)), node, node.input[2:3])
+    if node.op_type == "QGemm":
+        return _rescale(_imitate(node, "Gemm", (0, 3)), node, node.input[1:2], node.input[7:9])
     if node.op_type == "MultiHeadAttention" and all(node.input[1:3]) and len(node.input) > 2:
         # Of the queries' length and the values' width.
         return [helper.make_node("Einsum", [node.input[0], node.input[2]], node.output[:1], equation="bsh,bkv->bsv")]
@@ -83,6 +87,18 @@ def _imitate(node: onnx.NodeProto, op_type: str, inputs: tuple[int, ...]) -> lis
     known = onnx.defs.get_schema(op_type).attributes
     made.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
     return [made]
+
+
+def _rescale(
+    made: list[onnx.NodeProto], node: onnx.NodeProto, scale: Sequence[str], result: Sequence[str] = ()
+) -> list[onnx.NodeProto]:
+    """Scale what is made of whole numbers to real ones, and to whole ones again where these result."""
+    whole, real = f"{node.output[0]}/whole", f"{node.output[0]}/real"
+    made[-1].output[0] = whole
+    if not all(result) or not result:
+        return [*made, helper.make_node("DequantizeLinear", [whole, *scale], node.output[:1])]
+    made.append(helper.make_node("DequantizeLinear", [whole, *scale], [real]))
+    return [*made, helper.make_node("QuantizeLinear", [real, *result], node.output[:1])]
 
 
 def _multiply(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:

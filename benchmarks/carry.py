@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks._measure import Section, Work, measure, median
-from hieronnx.carry import carry_scopes
+from hieronnx._scopes import carry_scopes
 from hieronnx.graph import View, ViewGraph, ViewNode
 from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
 

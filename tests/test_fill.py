@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hieronnx.attribute.fill import fill_gaps
-from hieronnx.carry import Attribution, CallTree
+from hieronnx._fill import fill_gaps
+from hieronnx._scopes import Attribution, CallTree
 from hieronnx.graph import View, ViewGraph, ViewNode, load_model, view_model
 from hieronnx.hierarchy import ROOT, CallId
 from onnxdata import BODIES
@@ -128,6 +128,20 @@ def test_a_body_within_a_body_without_scopes_is_inside_the_nearest_node_around_t
     assert outcome(found["p"]) == (A_X, "dataflow", "between")
     assert outcome(found["t"]) == (A_X, "dataflow", "between")
     assert outcome(found["q"]) == (A_X, "dataflow", "between")  # also reads the model's input, which says nothing here
+
+
+def test_what_lies_in_a_body_is_in_no_call_above_that_of_the_node_that_has_it() -> None:
+    text = """g (float[2] x, bool c) => (float[2] z) {
+        p = Relu (x)
+        y = If (c) <
+            then_branch = t () => (float[2] m) { m = Identity (p) },
+            else_branch = e () => (float[2] e) { e = Abs (p) }
+        >
+        z = Neg (y)
+    }"""
+    scopes: dict[str, CallId | None] = {"p": A_Y, "m": None, "e": A_X, "y": A_X, "z": B}
+    assert outcome(fill(text, scopes)["m"]) == (A_X, "dataflow", "between")
+    assert outcome(fill(text, scopes | {"p": B})["m"]) == (A_X, "dataflow", "between")
 
 
 def test_a_body_that_reads_the_models_input_reads_no_constant() -> None:

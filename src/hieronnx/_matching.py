@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx._values import Values, is_constant
+from hieronnx._values import Values, hands_on, is_constant
+from hieronnx._variants import Variants
 from hieronnx.graph import NO_TENSOR, TensorType, View, ViewNode
 
 __all__ = ["Match", "Matcher"]
@@ -31,20 +32,28 @@ class Match:
 class Matcher:
     """Walks B once, in order, and finds for each node its region in A."""
 
-    def __init__(self, a: View, b: View) -> None:
+    def __init__(self, a: View, b: View, fixed: Mapping[int, int] | None = None) -> None:
         self.a, self.b = a, b
+        self._fixed = fixed or {}
+        """Tensors of B that are known to be tensors of A, whatever their names."""
         self.values = Values(a)
         self.match: dict[int, Match] = {}
         self.known: list[int | None] = [None] * len(b.names)
         """For each tensor of B the tensor of A that it equals."""
-        self._graphs: dict[int, int] = {0: 0}
+        self.handed: dict[int, int | None] = {}
+        """For each node of B that was inserted and only hands a tensor on, the tensor of A that this is; None for a
+        constant that A does not know."""
+        self.graphs: dict[int, int] = {0: 0}
+        """For each graph of B the one of A that it is."""
         self._by_name: dict[str, list[int]] = defaultdict(list)
         for tensor, name in enumerate(a.names):
             if name:
                 self._by_name[name].append(tensor)
-        self._constant_b = _constants(b)
+        self.constant_b = _constants(b)
+        """Whether a tensor of B depends on no input, but through a shape."""
         self._index: dict[Hashable, list[int]] = defaultdict(list)
         self._taken: set[int] = set()
+        self._variants = Variants(a, b, self.values)
         self._b_names = set(b.names)
         self._output_positions = dict(_pair(a, a.graphs[0].outputs, b, b.graphs[0].outputs))
 
@@ -55,7 +64,7 @@ class Matcher:
             if graph.owner is None:  # a function: paired by its key
                 same = [n for n, other in enumerate(self.a.graphs) if other.key == graph.key]
                 if same:
-                    self._graphs[number] = same[0]
+                    self.graphs[number] = same[0]
                     self._pair_inputs(same[0], number)
         for tensor in self.b.constants:
             self.known[tensor] = self._named(tensor)
@@ -92,16 +101,18 @@ class Matcher:
         for candidate in (n for n in match.region if self.a.nodes[n].bodies):
             for other in self.a.nodes[candidate].bodies:
                 if self.a.graphs[other].label == label:
-                    self._graphs[body] = other
+                    self.graphs[body] = other
                     self._pair_inputs(other, body)
                     return
 
     def _named(self, tensor: int) -> int | None:
         """Return A's tensor of the same name: in the graph that corresponds, or the only one there is."""
+        if tensor in self._fixed:
+            return self._fixed[tensor]
         found = self._output_positions.get(tensor)
         if found is None:
             candidates = self._by_name.get(self.b.names[tensor], [])
-            graph = self._graphs.get(self.b.tensor_graphs[tensor])
+            graph = self.graphs.get(self.b.tensor_graphs[tensor])
             here = [t for t in candidates if self.a.tensor_graphs[t] == graph]
             chosen = here or candidates
             found = chosen[0] if len(chosen) == 1 else None
@@ -124,14 +135,58 @@ class Matcher:
         if match is None and not made and named:
             # The output is an input of A under its own name: nothing was computed (an Identity that a tool added).
             self.known_update(named.items())
-        if match is not None:
+            if hands_on(node) is not None:
+                self.handed[index] = self.known[node.outputs[0]]
+        elif match is None and not self._hand_on(index):
+            self._match_variant(index)
+        elif match is not None:
             self.match[index] = match
             self._taken.update(match.region)
-            self.known_update((t, found) for t, found in made.items() if t != NO_TENSOR and found != NO_TENSOR)
+            self.known_update(self._drop_absent(made))
+
+    @staticmethod
+    def _drop_absent(made: Mapping[int, int]) -> list[tuple[int, int]]:
+        return [pair for pair in made.items() if NO_TENSOR not in pair]
+
+    def _hand_on(self, index: int) -> bool:
+        """Let what an inserted node hands on be known as what it reads."""
+        node = self.b.nodes[index]
+        read = hands_on(node)
+        if read is None:
+            return False
+        known = self.known[read]
+        if known is not None and self._variants.is_handed_on_as(index, lambda t: self._is_other(t, known)):
+            return True  # it takes part in what is done to the tensor: a quantization that clips is a Relu
+        if known is not None or read in self.b.constants:
+            self.handed[index] = self.known[node.outputs[0]] = known
+        return True
+
+    def _is_other(self, tensor: int, known: int) -> bool:
+        named = self._named(tensor)
+        return named is not None and self.values.source[named] != self.values.source[known]
+
+    def _match_variant(self, index: int) -> None:
+        """Match a node of new names with one of A that reads the same and is an operator of the same kind."""
+        node = self.b.nodes[index]
+        graph = self.graphs.get(node.graph)
+        read = [self.known[t] for t in self.b.reads(index) if not self.constant_b[t]]
+        known = [t for t in read if t is not None]
+        if graph is None or node.bodies or not known or len(known) < len(read) or NO_TENSOR in node.outputs[:1]:
+            return
+        if self._variants.is_handed_on_as(index, lambda t: self._named(t) is not None):
+            return  # a group with the node that makes the known tensor says more
+        free = self._variants.find(index, graph, known, lambda n: n not in self._taken and not self._is_named(n))
+        if free is not None:
+            region, sure = free
+            self.match[index] = Match(region, sure)
+            self._taken.update(region)
+            last = self.a.nodes[region[-1]]
+            made = dict(zip(node.outputs, last.outputs, strict=False))
+            self.known_update(self._drop_absent(made) if node.op == last.op else [(node.outputs[0], last.outputs[0])])
 
     def _match_named(self, index: int, made: Mapping[int, int]) -> Match | None:
         group, boundary = self._gather_group(index)
-        region = self._close_region(made.values(), {self.values.number[t] for t in boundary})
+        region = self._close_region(made.values(), boundary)
         producer = self.a.producers[next(iter(made.values()))]
         assert producer is not None
         if region is None:
@@ -158,7 +213,7 @@ class Matcher:
         if NO_TENSOR in (of_b, of_a):
             return of_b == of_a
         if not self.values.constant[of_a]:
-            return not self._constant_b[of_b]
+            return not self.constant_b[of_b]
         known = self.known[of_b]
         if known is not None and self.values.number[known] == self.values.number[of_a]:
             return True
@@ -183,7 +238,7 @@ class Matcher:
             if match is None or not match.altered:
                 continue
             _, boundary = self._gather_group(feeder)
-            region = self._close_region([of_a], {self.values.number[t] for t in boundary})
+            region = self._close_region([of_a], boundary)
             if region is not None:
                 self.match[feeder] = Match(region, True, match.group, altered=True)
                 self.known[of_b] = of_a
@@ -191,27 +246,36 @@ class Matcher:
     def _gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
         """Return the node with those behind its unknown inputs, and the fixed points where they end."""
         group, boundary, pending = {index: None}, [], [index]
+        constant = self.constant_b[next(t for t in self.b.nodes[index].outputs if t != NO_TENSOR)]
         while pending and len(group) < _GROUP_LIMIT:
             for tensor in self.b.reads(pending.pop()):
-                known = self.known[tensor]
+                producer = self.b.producers[tensor]
+                known = self.known[tensor] if producer not in self.handed else self.handed[producer]
                 if known is not None:
                     boundary.append(known)
                     continue
-                producer = self.b.producers[tensor]
-                if producer is not None and producer not in group and not self._constant_b[tensor]:
+                if producer is not None and producer not in group and (constant or not self.constant_b[tensor]):
                     group[producer] = None
                     pending.append(producer)
         return tuple(sorted(group)), boundary
 
-    def _close_region(self, outputs: Iterable[int], boundary: set[int]) -> tuple[int, ...] | None:
+    def _close_region(self, outputs: Iterable[int], boundary: Iterable[int]) -> tuple[int, ...] | None:
         """Return the nodes of A between the boundary and the outputs; None if the outputs need more than that."""
-        a, number, constant = self.a, self.values.number, self.values.constant
+        first = tuple(outputs)
+        region = self._walk_region(first, boundary, self.values.number)
+        # The same but for its type is the same: a tool that leaves out casts may have kept either name.
+        return region or self._walk_region(first, boundary, self.values.source)
+
+    def _walk_region(
+        self, outputs: Sequence[int], boundary: Iterable[int], number: Sequence[int]
+    ) -> tuple[int, ...] | None:
+        a, constant = self.a, self.values.constant
         region: dict[int, None] = {}
-        pending = list(outputs)
-        first = set(pending)
+        ends = {number[tensor] for tensor in boundary}
+        pending, first = list(outputs), set(outputs)
         while pending:
             tensor = pending.pop()
-            if tensor not in first and number[tensor] in boundary:
+            if tensor not in first and number[tensor] in ends:
                 continue
             producer = a.producers[tensor]
             if producer is None:
@@ -220,11 +284,9 @@ class Matcher:
                 return None
             if producer in region:
                 continue
-            if constant[tensor] and tensor not in first:
-                # Folded, or of a shape: part of the region, but nothing that it must be closed over.
-                region[producer] = None
-                continue
             region[producer] = None
+            if constant[tensor] and tensor not in first:
+                continue  # folded, or of a shape: part of the region, but nothing that it must be closed over
             if len(region) > _REGION_LIMIT:
                 return None
             pending.extend(a.reads(producer))
@@ -235,7 +297,7 @@ class Matcher:
     def _match_structure(self, index: int) -> Match | None:
         """Find the node of A with the same operator, attributes and inputs, whatever their names."""
         node = self.b.nodes[index]
-        graph = self._graphs.get(node.graph)
+        graph = self.graphs.get(node.graph)
         if graph is None or not node.inputs or node.bodies:
             return None
         key = self._loose_key(node, graph, self._number_b)
@@ -268,7 +330,7 @@ class Matcher:
         known = self.known[tensor]
         if known is not None:
             return self._number_a(known)
-        return "constant" if self._constant_b[tensor] else None
+        return "constant" if self.constant_b[tensor] else None
 
     def _content_a(self, tensor: int) -> Hashable:
         producer = self.a.producers[tensor]

@@ -11,11 +11,42 @@ import onnx_ir as ir
 
 from hieronnx.graph import NO_TENSOR, View, ViewNode
 
-__all__ = ["Values", "is_constant"]
+__all__ = ["MOVES", "QUANTIZES", "Values", "hands_on", "is_constant"]
 
 _NONDETERMINISTIC = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
+# What hands its first input on as other numbers, which stand for the same values.
+QUANTIZES = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
+# What hands its first input on as it is, but for its type, its precision or its layout in memory.
+_HANDS_ON = QUANTIZES | {
+    "Cast",
+    "CastLike",
+    "Identity",
+    "DequantizeLinear",
+    "com.microsoft::DequantizeLinear",
+    "com.microsoft.nchwc::ReorderInput",
+    "com.microsoft.nchwc::ReorderOutput",
+}
+# What computes nothing: it moves elements, or hands them on.
+MOVES = _HANDS_ON | {
+    "Concat",
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+}
 _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
 
 _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
@@ -26,12 +57,14 @@ class Values:
 
     Attributes:
         number: equal for equal computations.
+        source: the number of what a tensor is, seen through all that only hands it on, in another type or layout.
         constant: whether a tensor depends on no input but through its shape.
         literal: whether it depends on none at all.
     """
 
     def __init__(self, view: View) -> None:
         self.number = [-1] * len(view.names)
+        self.source = [-1] * len(view.names)
         self.constant = [False] * len(view.names)
         self.literal = [False] * len(view.names)
         self._types = view.types
@@ -44,8 +77,13 @@ class Values:
                 self.constant[tensor] = self.literal[tensor] = tensor in view.constants
                 self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
                 self._remember(tensor, content)
+                self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             self._add(index, node)
+            handed = hands_on(node)
+            for output in node.outputs:
+                if output != NO_TENSOR:
+                    self.source[output] = self.number[output] if handed is None else self.source[handed]
 
     def _intern(self, key: Hashable) -> int:
         return self._table.setdefault(key, len(self._table))
@@ -92,6 +130,11 @@ class Values:
         self.number[output] = self._intern(("constant", content))
         return True
 
+    def elements(self, tensor: int) -> np.ndarray | None:
+        """Return the elements of a tensor that is known to have few of them."""
+        held = self._contents.get(tensor)
+        return None if held is None else np.frombuffer(held[2], held[0].numpy())
+
     def is_copy(self, node: ViewNode) -> bool:
         """Say whether a node hands on its first input as it is, also as a cast to the type that it has already."""
         made = node.outputs[0] if node.op in ("Cast", "CastLike", "Identity") else NO_TENSOR
@@ -128,6 +171,13 @@ def _convert(content: _Content, dtype: ir.DataType) -> _Content:
     with np.errstate(all="ignore"):
         made = np.frombuffer(elements, before.numpy()).astype(dtype.numpy())
     return dtype, shape, made.tobytes()
+
+
+def hands_on(node: ViewNode) -> int | None:
+    """Return the tensor that a node only hands on, in another type, precision or layout; None where it does more."""
+    if node.op not in _HANDS_ON or not node.inputs or NO_TENSOR in (node.inputs[0], node.outputs[0]):
+        return None
+    return node.inputs[0]
 
 
 def is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,11 @@ __all__ = [
     "ExportError",
     "HieronnxError",
     "InputError",
+    "MismatchError",
     "MissingExtraError",
     "TargetError",
     "check_known",
+    "require",
     "writing",
 ]
 
@@ -42,11 +45,35 @@ class ExportError(HieronnxError):
     """torch could not export the model, or the files could not be written."""
 
 
+class MismatchError(HieronnxError):
+    """A file is not of the model that it is said to be of.
+
+    Attributes:
+        agreement: How far the two agree, from 0 to 1.
+        unmatched: The calls of the model of which nothing is in the file, each a module's path and a number.
+    """
+
+    def __init__(self, message: str, agreement: float, unmatched: tuple[tuple[str, int], ...]) -> None:
+        super().__init__(message)
+        self.agreement = agreement
+        self.unmatched = unmatched
+
+
 class MissingExtraError(HieronnxError):
     """An optional dependency is needed and not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"this needs {package}, which is not installed; run: pip install 'hieronnx[{extra}]'")
+
+
+def require(package: str, extra: str) -> None:
+    """Make sure that a package is installed.
+
+    Raises:
+        MissingExtraError: If it is not.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise MissingExtraError(package, extra)
 
 
 def check_known(kind: str, name: str, known: Iterable[str], where: str = "choose one of") -> None:

@@ -10,7 +10,7 @@ import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import onnx
 from google.protobuf.message import DecodeError
@@ -22,8 +22,10 @@ __all__ = [
     "find_locations",
     "frame",
     "locate_initializers",
+    "locate_raw_data",
     "map_file",
     "read_left_out",
+    "read_locations",
     "read_node_keys",
     "read_node_names",
     "read_skeleton",
@@ -37,23 +39,39 @@ _Chunk: TypeAlias = "bytes | memoryview"
 # Field numbers of onnx.proto.
 _MODEL_GRAPH, _MODEL_METADATA, _MODEL_FUNCTIONS = 7, 14, 25
 _GRAPH_NODE, _GRAPH_INITIALIZER, _FUNCTION_NODE = 1, 5, 7
-_TENSOR_NAME = 8
+_TENSOR_NAME, _TENSOR_EXTERNAL = 8, 13
+_TENSOR_RAW_DATA = 9
 _TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})  # every field of a TensorProto that holds elements
 # What a skeleton keeps: up to SMALL_TENSOR_BYTES in memory can take ten times that here, a varint for a byte.
 _SMALL_TENSOR_DATA = 10 * SMALL_TENSOR_BYTES
 _FUNCTION_NAME, _FUNCTION_DOMAIN, _FUNCTION_OVERLOAD = 1, 10, 13
 _NODE_OUTPUT, _NODE_NAME, _NODE_ATTRIBUTE, _NODE_METADATA = 2, 3, 5, 9
 _ATTRIBUTE_NAME, _ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS = 1, 6, 11
+_ATTRIBUTE_TENSORS = frozenset({5, 10})  # one, or a list
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _OURS = b"hieronnx."
+_LOCATION = b"location"
 _LARGE_FIELD = 1 << 20
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _NOTHING = memoryview(b"")
 
 
-def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_metadata: Mapping[str, str]) -> None:
+class _Edits(NamedTuple):
+    """What changes in a file."""
+
+    metadata: Metadata
+    moved: Mapping[str, str]
+
+
+def write_annotated(
+    stream: BinaryIO,
+    model: _Chunk,
+    metadata: Metadata,
+    model_metadata: Mapping[str, str],
+    moved: Mapping[str, str] | None = None,
+) -> None:
     """Write a serialized model to a stream, with metadata on its nodes.
 
     What the nodes had under hieronnx's own keys is replaced; any other key stays, and is not set twice.
@@ -63,24 +81,25 @@ def write_annotated(stream: BinaryIO, model: _Chunk, metadata: Metadata, model_m
         model: The serialized ModelProto, as bytes or mapped memory.
         metadata: What to put on each node, by its graph's key and its first output.
         model_metadata: What to put on the model itself.
+        moved: The new locations of external data, by the old ones.
 
     Raises:
         HieronnxError: If the bytes are not an ONNX model; part of them may have been written by then.
     """
     try:
-        _write_fields(stream, memoryview(model), metadata)
+        _write_fields(stream, memoryview(model), _Edits(metadata, moved or {}))
     except (ValueError, IndexError) as error:
         raise HieronnxError(f"the bytes to annotate are not an ONNX model: {_reason(error)}") from error
     for key, value in model_metadata.items():
         stream.write(_field(_MODEL_METADATA, _entry(key, value)))
 
 
-def _write_fields(stream: BinaryIO, model: memoryview, metadata: Metadata) -> None:
+def _write_fields(stream: BinaryIO, model: memoryview, edits: _Edits) -> None:
     for number, whole, content in _fields(model):
         if number == _MODEL_GRAPH:
-            stream.writelines(_framed(number, _graph(content, "", metadata, _GRAPH_NODE)))
+            stream.writelines(_framed(number, _graph(content, "", edits, _GRAPH_NODE)))
         elif number == _MODEL_FUNCTIONS:
-            stream.writelines(_framed(number, _graph(content, _function_key(content), metadata, _FUNCTION_NODE)))
+            stream.writelines(_framed(number, _graph(content, _function_key(content), edits, _FUNCTION_NODE)))
         elif number != _MODEL_METADATA or not _is_ours(content):
             stream.write(whole)
 
@@ -155,6 +174,20 @@ def locate_initializers(path: str | os.PathLike[str]) -> dict[str, tuple[int, in
     """
     with open(path, "rb") as file, map_file(file) as view:
         return dict(_located_initializers(view))
+
+
+def locate_raw_data(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
+    """Find where in a file the elements of the main graph's initializers are, of those that have them as raw data.
+
+    The file must be one that `read_skeleton` reads.
+    """
+    with open(path, "rb") as file, map_file(file) as view:
+        return {
+            name: (at, len(content))
+            for name, (start, length) in _located_initializers(view)
+            for number, at, content in _located_fields(view[start : start + length], start)
+            if number == _TENSOR_RAW_DATA
+        }
 
 
 def _located_initializers(view: memoryview) -> Iterator[tuple[str, tuple[int, int]]]:
@@ -248,6 +281,35 @@ def find_locations(model: onnx.ModelProto) -> set[str]:
     return {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
 
 
+def read_locations(path: str | os.PathLike[str]) -> set[str]:
+    """Read where a file says that it has its external data, decoding nothing else.
+
+    Raises:
+        HieronnxError: If the file is not an ONNX model.
+    """
+    failure = ""
+    with open(path, "rb") as file, map_file(file) as view:
+        try:
+            return set(_read_locations(view))
+        except (ValueError, IndexError, DecodeError) as error:
+            failure = _reason(error)  # the exception itself would keep the mapped file in use
+    raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {failure}")
+
+
+def _read_locations(view: memoryview) -> Iterator[str]:
+    for number, _, content in _fields(view):
+        if number == _MODEL_FUNCTIONS and _LOCATION in bytes(content):
+            function = onnx.FunctionProto.FromString(bytes(content))
+            yield from find_locations(onnx.ModelProto(functions=[function]))
+        for field, _, item in _fields(content) if number == _MODEL_GRAPH else ():
+            if field == _GRAPH_INITIALIZER:
+                entries = [entry for n, _, entry in _fields(item) if n == _TENSOR_EXTERNAL]
+                yield from (str(_entry_value(entry), "utf-8") for entry in entries if _entry_key(entry) == _LOCATION)
+            elif field == _GRAPH_NODE and _LOCATION in bytes(item):
+                node = onnx.NodeProto.FromString(bytes(item))
+                yield from find_locations(onnx.ModelProto(graph=onnx.GraphProto(node=[node])))
+
+
 def walk_inner_data(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield the tensors inside nodes that have their data in a file."""
     pending: list[Iterable[onnx.NodeProto]] = [model.graph.node, *(function.node for function in model.functions)]
@@ -296,15 +358,17 @@ def _skeleton_tensor(view: memoryview) -> list[memoryview]:
     return [whole for number, whole, _ in fields if small or number not in _TENSOR_DATA]
 
 
-def _graph(view: memoryview, key: str, metadata: Metadata, node_field: int) -> Iterator[_Chunk]:
+def _graph(view: memoryview, key: str, edits: _Edits, node_field: int) -> Iterator[_Chunk]:
     for number, whole, content in _fields(view):
         if number == node_field:
-            yield from _framed(number, _node(content, key, metadata))
+            yield from _framed(number, _node(content, key, edits))
+        elif edits.moved and number == _GRAPH_INITIALIZER and node_field == _GRAPH_NODE:
+            yield from _framed(number, _tensor(content, edits.moved))
         else:
             yield whole
 
 
-def _node(view: memoryview, graph: str, metadata: Metadata) -> Iterator[_Chunk]:
+def _node(view: memoryview, graph: str, edits: _Edits) -> Iterator[_Chunk]:
     output, present = "", set()
     fields = list(_fields(view))
     for number, _, content in fields:
@@ -314,35 +378,48 @@ def _node(view: memoryview, graph: str, metadata: Metadata) -> Iterator[_Chunk]:
             present.add(_entry_key(content))
     for number, whole, content in fields:
         if number == _NODE_ATTRIBUTE:
-            yield from _attribute(whole, content, graph, output, metadata)
+            yield from _attribute(whole, content, graph, output, edits)
         elif number != _NODE_METADATA or not _is_ours(content):
             yield whole
-    for key, value in metadata.get((graph, output), {}).items():
+    for key, value in edits.metadata.get((graph, output), {}).items():
         if key.encode() not in present:
             yield _field(_NODE_METADATA, _entry(key, value))
 
 
-def _attribute(whole: memoryview, view: memoryview, graph: str, output: str, metadata: Metadata) -> Iterator[_Chunk]:
+def _attribute(whole: memoryview, view: memoryview, graph: str, output: str, edits: _Edits) -> Iterator[_Chunk]:
     fields = list(_fields(view))
-    if any(number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS) for number, _, _ in fields):
-        yield from _framed(_NODE_ATTRIBUTE, _bodies(fields, graph, output, metadata))
+    edited = {_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS} | (_ATTRIBUTE_TENSORS if edits.moved else set())
+    if any(number in edited for number, _, _ in fields):
+        yield from _framed(_NODE_ATTRIBUTE, _attribute_fields(fields, graph, output, edits))
     else:
         yield whole
 
 
-def _bodies(
-    fields: list[tuple[int, memoryview, memoryview]], graph: str, output: str, metadata: Metadata
+def _attribute_fields(
+    fields: list[tuple[int, memoryview, memoryview]], graph: str, output: str, edits: _Edits
 ) -> Iterator[_Chunk]:
     name = next((str(content, "utf-8") for number, _, content in fields if number == _ATTRIBUTE_NAME), "")
     index = 0
     for number, whole, content in fields:
-        if number not in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS):
+        if number in (_ATTRIBUTE_GRAPH, _ATTRIBUTE_GRAPHS):
+            label = name if number == _ATTRIBUTE_GRAPH else f"{name}.{index}"
+            index += number == _ATTRIBUTE_GRAPHS
+            key = body_key(graph, output, label)
+            yield from _framed(number, _graph(content, key, edits, _GRAPH_NODE))
+        elif edits.moved and number in _ATTRIBUTE_TENSORS:
+            yield from _framed(number, _tensor(content, edits.moved))
+        else:
             yield whole
-            continue
-        label = name if number == _ATTRIBUTE_GRAPH else f"{name}.{index}"
-        index += number == _ATTRIBUTE_GRAPHS
-        key = body_key(graph, output, label)
-        yield from _framed(number, _graph(content, key, metadata, _GRAPH_NODE))
+
+
+def _tensor(view: memoryview, moved: Mapping[str, str]) -> Iterator[_Chunk]:
+    """Yield a tensor that tells where its data is now."""
+    for number, whole, content in _fields(view):
+        location = str(_entry_value(content), "utf-8") if number == _TENSOR_EXTERNAL else ""
+        if location in moved and _entry_key(content) == _LOCATION:
+            yield _field(number, _entry("location", moved[location]))
+        else:
+            yield whole
 
 
 def _function_key(view: memoryview) -> str:
@@ -359,6 +436,10 @@ def _entry(key: str, value: str) -> bytes:
 
 def _entry_key(view: memoryview) -> bytes:
     return next((bytes(content) for number, _, content in _fields(view) if number == _ENTRY_KEY), b"")
+
+
+def _entry_value(view: memoryview) -> bytes:
+    return next((bytes(content) for number, _, content in _fields(view) if number == _ENTRY_VALUE), b"")
 
 
 def _is_ours(entry: memoryview) -> bool:

@@ -8,7 +8,7 @@ consumers   it reads constants and shapes alone and serves those who read it: th
 root        nothing is known; an honest fallback that never counts as covered
 
 A graph's output is read by whoever returns it: the root, or the node that has the body. A body's inputs are
-made by the node that has the body.
+made by the node that has the body. No node of a body belongs to a call above that node's: the body ran in that call.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from hieronnx.graph import NO_TENSOR, View
-from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
+from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree, Node
 
-__all__ = ["fill_gaps"]
+__all__ = ["fill_gaps", "make_nodes"]
 
 
 def fill_gaps(
@@ -40,12 +40,36 @@ def fill_gaps(
     after = _look(view, scopes, tree, _readers(view, owners), around, backwards=True)
     before = _look(view, scopes, tree, _feeders(view), around, backwards=False)
     return [
-        found or _fill(tree, before[index], after[index], _owner(view, index, parameters))
+        found or _fill(tree, before[index], after[index], around[index], _owner(view, index, parameters))
         for index, found in enumerate(scopes)
     ]
 
 
-def _fill(tree: CallTree, before: CallId | None, after: CallId | None, owner: str | None) -> Attribution:
+def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, ...]:
+    """Make the nodes of a hierarchy, in the order of the file."""
+    return tuple(_make_node(view, index, attributions[index]) for index in view.file_order())
+
+
+def _make_node(view: View, index: int, attribution: Attribution) -> Node:
+    node = view.nodes[index]
+    graph, output = view.node_key(index)
+    domain, _, op_type = node.op.rpartition("::")
+    return Node(
+        graph=graph,
+        name=node.name,
+        op_type=op_type,
+        domain=domain,
+        output=output,
+        scope=attribution.scope,
+        origins=attribution.origins,
+        evidence=attribution.evidence,
+        rule=attribution.rule,
+    )
+
+
+def _fill(
+    tree: CallTree, before: CallId | None, after: CallId | None, around: CallId, owner: str | None
+) -> Attribution:
     if after is None:
         return Attribution(ROOT, (ROOT,), "root", "root")
     if before is None and after.module == owner:
@@ -53,6 +77,8 @@ def _fill(tree: CallTree, before: CallId | None, after: CallId | None, owner: st
     if before is None:
         return Attribution(after, (after,), "dataflow", "consumers")
     scope = tree.lowest_above((before, after))
+    if tree.lowest_above((scope, around)) == scope:  # the body's node is in a call at or below it
+        scope = around
     if scope == ROOT:  # that it ran somewhere in the model is no news
         return Attribution(ROOT, (ROOT,), "root", "root")
     return Attribution(scope, (scope,), "dataflow", "between")

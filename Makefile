@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-long lint format bench clean
+.PHONY: help demo test test-long lint format bench strategies clean
 
 help:
 	@echo "make demo       export the built-in model, print its tree and coverage"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-long  run the tests that take minutes"
 	@echo "make lint       ruff, ruff format --check, mypy"
 	@echo "make bench      measure hieronnx beside its peers; writes docs/benchmarks.md"
+	@echo "make strategies measure how well each strategy does; writes the tables of docs/strategies.md"
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -39,6 +40,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+strategies: $(STAMP)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.strategies
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

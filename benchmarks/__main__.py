@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks._measure import Section
 
-_NAMES = ("export", "carry", "tools", "extract")
+_NAMES = ("export", "carry", "tools", "extract", "annotate")
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")
 _REPORT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

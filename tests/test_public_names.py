@@ -20,11 +20,12 @@ import hieronnx
         "import hieronnx._export",
         "import hieronnx._compare; import hieronnx.cli.compare",
         "import hieronnx._validate; import hieronnx.cli.validate",
+        "import hieronnx._carry; import hieronnx.cli.carry; import hieronnx.cli.optimize; import hieronnx.cli.quantize",
         "import hieronnx; hieronnx.export; import hieronnx.cli.export",
     ],
 )
 def test_functions_are_functions_whatever_was_imported_before(first: str) -> None:
-    names = ("analyze", "compare", "export", "extract", "load", "validate")
+    names = ("analyze", "annotate", "carry", "compare", "export", "extract", "load", "optimize", "quantize", "validate")
     code = f"{first}\nimport hieronnx\nfor name in {names}: assert callable(getattr(hieronnx, name)), name"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

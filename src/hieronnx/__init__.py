@@ -8,10 +8,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from hieronnx._analyze import Analysis, analyze
+    from hieronnx._annotate import Annotated, annotate
+    from hieronnx._carry import CarryResult, carry
     from hieronnx._compare import Comparison, compare
     from hieronnx._export import ExportResult, HierarchyExporter, export
     from hieronnx._extract import extract
     from hieronnx._extraction import Extraction
+    from hieronnx._optimize import optimize
+    from hieronnx._quantize import quantize
     from hieronnx._validate import Finding, Findings, validate
     from hieronnx.errors import HieronnxError
     from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node
@@ -19,8 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Analysis",
+    "Annotated",
     "Call",
     "CallId",
+    "CarryResult",
     "Comparison",
     "ExportResult",
     "Extraction",
@@ -34,16 +40,24 @@ __all__ = [
     "Node",
     "__version__",
     "analyze",
+    "annotate",
+    "carry",
     "compare",
     "export",
     "extract",
     "load",
+    "optimize",
+    "quantize",
     "validate",
 ]
 
 _HOMES = {
     "Analysis": "_analyze",
     "analyze": "_analyze",
+    "Annotated": "_annotate",
+    "annotate": "_annotate",
+    "CarryResult": "_carry",
+    "carry": "_carry",
     "Comparison": "_compare",
     "compare": "_compare",
     "HieronnxError": "errors",
@@ -52,6 +66,8 @@ _HOMES = {
     "export": "_export",
     "Extraction": "_extraction",
     "extract": "_extract",
+    "optimize": "_optimize",
+    "quantize": "_quantize",
     "Finding": "_validate",
     "Findings": "_validate",
     "validate": "_validate",

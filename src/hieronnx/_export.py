@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hieronnx._rewriting import write_with_hierarchy
 from hieronnx._staging import move_into_place, staging
 from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Hierarchy
-from hieronnx.sidecar import describe_file, encode_sidecar, load, sidecar_path
+from hieronnx.sidecar import describe_file, encode_sidecar, load, open_model, sidecar_path
 from hieronnx.tags import TagPolicy
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ExportResult", "HierarchyExporter", "export"]
 
 _EXPORTERS = ("auto", "dynamo", "torchscript")
-_STRATEGIES = ("captured",)
+_STRATEGIES = ("captured", "htp", "usage_based")
 _LOG = logging.getLogger("hieronnx")
 
 
@@ -76,7 +77,8 @@ def export(
         kwargs: Example inputs by keyword.
         output: Where to write; the sidecar goes beside it.
         exporter: `dynamo`, `torchscript`, or `auto`: dynamo, and TorchScript where that fails.
-        strategy: How nodes are attributed: `captured`, what the exporter itself recorded.
+        strategy: How nodes are attributed: `captured`, what the exporter itself recorded; or as `annotate` does it,
+            `htp` or `usage_based`.
         torch_nn: Which modules of torch.nn get a tag of their own: default, all, none, or class names.
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
@@ -173,6 +175,8 @@ def _check(model: nn.Module, options: _Options, output: Path, torch_options: Map
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
     check_known("exporter", options.exporter, _EXPORTERS)
     check_known("strategy", options.strategy, _STRATEGIES)
+    if options.strategy == "htp" and importlib.util.find_spec("onnxruntime") is None:
+        raise MissingExtraError("onnxruntime", "runtime")
     for name in TagPolicy.parse(options.torch_nn).torch_nn or ():
         check_known("class in torch.nn", name, dir(nn))
     if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):
@@ -221,17 +225,39 @@ def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
     held: list[tuple[Hierarchy, View]] = []
 
     def annotate(captured: Captured) -> Embedding:
+        if options.strategy != "captured":
+            return Embedding({}, {})
         hierarchy = attribute_captured(captured, request.model, policy)
         held.append((hierarchy, captured.view))
         return embed(hierarchy) if options.embed else Embedding({}, {})
 
     run = export_dynamo if name == "dynamo" else export_torchscript
     run(request, annotate)
-    if options.sidecar:
+    if options.strategy != "captured":
+        _attribute_file(name, request, options)
+    elif options.sidecar:
         hierarchy, view = held[-1]
         described = replace(hierarchy, model=describe_file(request.output, type(request.model).__qualname__, name))
         with writing(request.destination):
             sidecar_path(request.output).write_bytes(encode_sidecar(described, view))
+
+
+def _attribute_file(exporter: str, request: ExportRequest, options: _Options) -> None:
+    """Attribute the file that a route has staged by another strategy than what the route captured."""
+    from hieronnx.attribute.file import attribute_file
+
+    found = attribute_file(
+        open_model(request.output),
+        request.model,
+        request.args,
+        request.kwargs,
+        strategy=options.strategy,
+        policy=TagPolicy.parse(options.torch_nn),
+    )
+    described = replace(found.hierarchy, model={"class": type(request.model).__qualname__})
+    write_with_hierarchy(
+        request.output, described, request.output, exporter=exporter, embed=options.embed, sidecar=options.sidecar
+    )
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> Comparison:

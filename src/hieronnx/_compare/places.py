@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from hieronnx._compare.comparison import Comparison, NodeChange
 from hieronnx._compare.wiring import Wiring
-from hieronnx.carry import carry_scopes
+from hieronnx._scopes import carry_scopes
 from hieronnx.graph import View
 from hieronnx.hierarchy import Attribution, CallId, Hierarchy
 

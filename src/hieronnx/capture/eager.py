@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,9 +16,11 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
-from hieronnx.capture.calls import module_calls_through
+from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.hierarchy import ROOT, CallId
+from hieronnx.tags import CallSite
 
 __all__ = ["CallRecord", "EagerLog", "OpRecord", "copy_tensor", "log_eager"]
 
@@ -43,22 +44,33 @@ _WITH_PARTS: frozenset[OpOverload] = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OpRecord:
-    """One operation as torch's dispatcher saw it, and the tensors that it gave, as they were at that time."""
+    """One operation as torch's dispatcher saw it, and what was kept of the tensors that it gave, at that time."""
 
     op: str
     scope: CallId
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[Any, ...]
+    """What was kept of each: a copy, if nothing else was asked for."""
+    reads: tuple[int, ...] = ()
+    """The numbers of the values that it took: a tensor that is written to has a new value from then on."""
+    gives: tuple[int, ...] = ()
+    """The numbers of its outputs."""
+    views: bool = False
+    """Whether it gives the memory that it took in another form."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One module call: the tensors that it took and gave, user hooks applied; no outputs if it raised."""
+    """One module call: what was kept of the tensors that it took and gave, user hooks applied; none if it raised."""
 
     module: str
     index: int
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
+    outputs: tuple[Any, ...]
     parent: CallId | None = None
+    reads: tuple[int, ...] = ()
+    """The numbers of the values that it took."""
+    gives: tuple[int, ...] = ()
+    """The numbers of those that it gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,10 @@ class EagerLog:
 
     ops: tuple[OpRecord, ...]
     calls: tuple[CallRecord, ...]
+    sites: tuple[CallSite, ...] = ()
+    """The calls once more, with the attribute paths that they went through."""
+    parameters: Mapping[int, str] = field(default_factory=dict)
+    """The names of the parameters and buffers among the values, by their numbers."""
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
@@ -79,12 +95,13 @@ def log_eager(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    keep: Callable[[Tensor], Tensor] = copy_tensor,
+    keep: Callable[[Tensor], Any] = copy_tensor,
     parts: bool = False,
 ) -> EagerLog:
     """Run the model once and log its operations by module call; inputs and torch's state stay untouched.
 
-    `keep` says what to remember of each tensor, by default a copy; it must not share the tensor's memory.
+    `keep` says what to remember of each tensor, by default a copy; it must not share the tensor's memory. It is asked
+    once for each value that a tensor has.
     With `parts`, the steps inside kernels that ONNX often writes out (the product in addmm, …) are computed
     too, after the operation itself. Errors of the model's own forward pass through as they are.
     """
@@ -101,7 +118,7 @@ def log_eager(
         stack.enter_context(module_calls_through(recorder.run_call))
         stack.enter_context(recorder)
         model(*inputs, **named_inputs)
-    return EagerLog(tuple(recorder.ops), tuple(recorder.calls.values()))
+    return EagerLog(tuple(recorder.ops), tuple(recorder.calls.values()), tuple(recorder.sites), recorder.parameters)
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -109,16 +126,22 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Tensor], with_parts: frozenset[OpOverload]) -> None:
+    def __init__(self, model: nn.Module, keep: Callable[[Tensor], Any], with_parts: frozenset[OpOverload]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[OpRecord] = []
         self.calls: dict[CallId, CallRecord] = {}
-        # named_modules gives each module once, under its first name.
-        self._paths = {id(module): path for path, module in model.named_modules()}
-        self._runs: Counter[str] = Counter()
-        self._running: list[CallId] = []
+        self._recorder = CallRecorder(model)
         self._keep = keep
         self._with_parts = with_parts
+        self._numbers = _Numbers()
+        named = (*model.named_parameters(), *model.named_buffers())
+        self.parameters = {self._numbers.add(tensor): name for name, tensor in named}
+        self._kept: dict[int, Any] = {}
+
+    @property
+    def sites(self) -> list[CallSite]:
+        """The calls so far."""
+        return self._recorder.sites
 
     def __torch_dispatch__(
         self,
@@ -129,7 +152,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run one operation and log what it gave."""
         kwargs = dict(kwargs or {})
+        writes = False
         if isinstance(func, HigherOrderOperator):
+            reads = self._note_reads((args, kwargs))
             result = self._run_higher_order(func, args, kwargs)
         else:
             with self:
@@ -137,9 +162,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+            reads = self._note_reads((args, kwargs))
             result = func(*args, **kwargs)
-        if outputs := self._kept(result):
-            self.ops.append(OpRecord(str(func), self._scope(), outputs))
+            writes = self._note_writes(func, args, kwargs)
+        self._note_op(func, reads, result, writes=writes)
         if func in self._with_parts:
             with self:
                 decomposition_table[func](*args, **kwargs)
@@ -153,19 +179,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any],
     ) -> Any:
         """Run one module call, hooks and all; a module that the model does not register makes no call."""
-        path = self._paths.get(id(module))
-        if path is None:
+        parent = self._recorder.current
+        scope = self._recorder.enter(module)
+        if scope is None:
             return call(module, *args, **kwargs)
-        scope = CallId(path, self._runs[path])
-        self._runs[path] += 1
-        parent = self._running[-1] if self._running else None
-        self.calls[scope] = CallRecord(*scope, self._kept((args, kwargs)), (), parent)
-        self._running.append(scope)
+        reads = self._note_reads((args, kwargs), kept=True)
+        self.calls[scope] = CallRecord(*scope, self._kept_of(reads), (), parent, reads)
         try:
             result = call(module, *args, **kwargs)
         finally:
-            self._running.pop()
-        self.calls[scope] = replace(self.calls[scope], outputs=self._kept(result))
+            self._recorder.leave(scope)
+        gives = self._note_reads(result, kept=True)
+        self.calls[scope] = replace(self.calls[scope], outputs=self._kept_of(gives), gives=gives)
         return result
 
     def _run_higher_order(self, op: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -182,11 +207,85 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return run_branch
 
     def _scope(self) -> CallId:
-        return self._running[-1] if self._running else ROOT
+        return self._recorder.current or ROOT
 
-    def _kept(self, values: object) -> tuple[Tensor, ...]:
+    def _note_op(self, func: Any, reads: tuple[int, ...], result: object, *, writes: bool) -> None:
         with _disable_current_modes():
-            return tuple(self._keep(leaf) for leaf in tree_leaves(values) if _holds_values(leaf))
+            tensors = [leaf for leaf in tree_leaves(result) if _holds_values(leaf)]
+            gives = tuple(self._numbers.add(tensor) for tensor in tensors)
+            self._kept.update((number, self._keep(tensor)) for number, tensor in zip(gives, tensors, strict=True))
+        if gives or writes:
+            views = isinstance(func, OpOverload) and func.is_view
+            self.ops.append(OpRecord(str(func), self._scope(), self._kept_of(gives), reads, gives, views))
+
+    def _note_reads(self, values: object, *, kept: bool = False) -> tuple[int, ...]:
+        """Number the tensors among some values; those that were written to have a new value.
+
+        Parameters are kept only where that is asked for: there are many, and who wants them has them.
+        """
+        with _disable_current_modes():
+            return tuple(self._note_read(leaf, kept) for leaf in tree_leaves(values) if _holds_values(leaf))
+
+    def _note_read(self, tensor: Tensor, kept: bool) -> int:
+        number, writer = self._numbers.find(tensor)
+        if writer is not None:
+            write, old = self.ops[writer], number
+            number = self._numbers.add(tensor)
+            self._kept[number] = self._keep(tensor)
+            reads = (old, *write.gives, *write.reads)
+            self.ops.append(OpRecord(f"{write.op} seen", write.scope, (self._kept[number],), reads, (number,)))
+        elif number not in self._kept and (kept or number not in self.parameters):
+            self._kept[number] = self._keep(tensor)
+        return number
+
+    def _note_writes(self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Note what an operation that just ran has written to; say whether that is anything."""
+        arguments = enumerate(func._schema.arguments)
+        written = [
+            args[position] if position < len(args) else kwargs.get(argument.name)
+            for position, argument in arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        with _disable_current_modes():
+            for leaf in tree_leaves(written):
+                if _holds_values(leaf):
+                    self._numbers.note_write(leaf, len(self.ops))
+        return bool(written)
+
+    def _kept_of(self, numbers: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple(self._kept[number] for number in numbers)
+
+
+class _Numbers:
+    """Numbers for the values that tensors have; what is written to has another value, and all views of it."""
+
+    def __init__(self) -> None:
+        self._known = WeakIdKeyDictionary()
+        self._writers: dict[int, int] = {}
+        """For each piece of memory that was written to the operation that did so last."""
+        self._count = 0
+
+    def add(self, tensor: Tensor) -> int:
+        """Give the present value of a tensor a number of its own."""
+        self._known[tensor] = self._count, self._writers.get(_memory_of(tensor))
+        self._count += 1
+        return self._count - 1
+
+    def find(self, tensor: Tensor) -> tuple[int, int | None]:
+        """Return the number of a tensor's value; and if that is its value of before, which operation wrote to it."""
+        if tensor not in self._known:
+            return self.add(tensor), None
+        number, writer = self._known[tensor]
+        last = self._writers.get(_memory_of(tensor))
+        return number, last if last != writer else None
+
+    def note_write(self, tensor: Tensor, operation: int) -> None:
+        """Note that an operation has written to a tensor."""
+        self._writers[_memory_of(tensor)] = operation
+
+
+def _memory_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def _holds_values(leaf: object) -> bool:

@@ -1,4 +1,4 @@
-"""The command line: `hieronnx export | tree | validate | analyze | compare | extract | demo`.
+"""The command line, a file for each command: `hieronnx export | tree | annotate | …`.
 
 Each command imports what it needs when it runs.
 """
@@ -13,10 +13,15 @@ from hieronnx import __version__
 from hieronnx.cli._commands import Commands
 from hieronnx.cli._console import quiet_readers
 from hieronnx.cli.analyze import analyze_command
+from hieronnx.cli.annotate import annotate_command
+from hieronnx.cli.carry import carry_command
 from hieronnx.cli.compare import compare_command
 from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
+from hieronnx.cli.optimize import optimize_command
+from hieronnx.cli.quantize import quantize_command
+from hieronnx.cli.strategies import strategies_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 
@@ -44,10 +49,15 @@ def cli(context: click.Context, debug: bool) -> None:
 
 for _command in (
     analyze_command,
+    annotate_command,
+    carry_command,
     compare_command,
     demo_command,
     export_command,
     extract_command,
+    strategies_command,
+    optimize_command,
+    quantize_command,
     tree_command,
     validate_command,
 ):

@@ -12,6 +12,14 @@ import click
 
 from hieronnx.cli._console import print_json, print_text, use_colour, working
 from hieronnx.cli._files import list_files
+from hieronnx.cli._model import (
+    exporter_option,
+    input_options,
+    load_with_inputs,
+    read_specs,
+    torch_nn_option,
+    trust_option,
+)
 
 if TYPE_CHECKING:
     from hieronnx._export import ExportResult
@@ -29,56 +37,33 @@ __all__ = ["export_command"]
     type=click.Path(dir_okay=False, path_type=Path),
     help="The ONNX file to write.",
 )
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="NAME=DTYPE[SHAPE]",
-    help="An example input, as in input_ids=int64[1,128]. May be repeated.",
-)
-@click.option(
-    "--input-specs",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
-)
+@input_options
 @click.option(
     "--dynamic",
     multiple=True,
     metavar="NAME:AXIS=LABEL,…",
     help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence. May be repeated.",
 )
-@click.option(
-    "--exporter",
-    type=click.Choice(["auto", "dynamo", "torchscript"]),
-    default="auto",
-    show_default=True,
-    help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
-)
+@exporter_option
 @click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")
-@click.option(
-    "--torch-nn",
-    default="default",
-    show_default=True,
-    metavar="default|all|none|NAMES",
-    help="Which modules of torch.nn get a tag of their own; NAMES as in Linear,Conv2d.",
-)
+@torch_nn_option
 @click.option("--no-embed", is_flag=True, help="Write no hierarchy into the ONNX file.")
 @click.option("--no-sidecar", is_flag=True, help="Write no _hierarchy.json beside it.")
 @click.option("--strip-torch-metadata", is_flag=True, help="Leave out torch's own metadata on the nodes.")
 @click.option(
     "--strategy",
-    type=click.Choice(["captured"]),
+    type=click.Choice(["captured", "htp", "usage_based"]),
     default="captured",
     show_default=True,
-    help="How nodes are attributed; captured is what the exporter itself recorded.",
+    help="How nodes are attributed: captured, what the exporter itself recorded; htp, by what they compute; "
+    "usage_based, by parameters and dataflow.",
 )
 @click.option(
     "--verify-topology",
     is_flag=True,
     help="Export with torch alone, too, and prove that the graph is the same; exit code 1 if it is not.",
 )
-@click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
+@trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def export_command(
@@ -107,7 +92,7 @@ def export_command(
       hieronnx export demo -o demo.onnx
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
     """  # noqa: D301  click wants the backspace itself
-    request = _Request(_read_specs(inputs, input_specs), _read_dynamic(dynamic), _read_options(**options))
+    request = _Request(read_specs(inputs, input_specs), _read_dynamic(dynamic), _read_options(**options))
     with working(debug=context.obj) as report:
         result = _run(target, output, request, trust_remote_code, report)
     if as_json:
@@ -125,15 +110,6 @@ class _Request:
     specs: list[InputSpec]
     dynamic: dict[str, dict[int, str]]
     options: dict[str, Any]
-
-
-def _read_specs(inputs: Sequence[str], file: Path | None) -> list[InputSpec]:
-    """Read the input specs; those on the command line replace those in the file."""
-    from hieronnx.cli._syntax import parse_input, read_input_specs
-
-    given = [parse_input(text) for text in inputs]
-    names = {spec.name for spec in given}
-    return [spec for spec in (read_input_specs(file) if file else ()) if spec.name not in names] + given
 
 
 def _read_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
@@ -177,13 +153,9 @@ def _run(
 ) -> ExportResult:
     """Load the model, make its inputs and export it."""
     from hieronnx._export import export
-    from hieronnx.capture.inputs import make_inputs, to_dynamic_shapes
-    from hieronnx.capture.load import load_model
+    from hieronnx.capture.inputs import to_dynamic_shapes
 
-    report(f"loading {target}")
-    model = load_model(target, trust_remote_code=trust_remote_code)
-    report("making inputs")
-    kwargs = make_inputs(model, request.specs)
+    model, kwargs = load_with_inputs(target, request.specs, trust_remote_code, report)
     shapes = to_dynamic_shapes(model, kwargs, request.dynamic)
     options = request.options if shapes is None else {**request.options, "dynamic_shapes": shapes}
     if all(hasattr(value, "dtype") for value in kwargs.values()):

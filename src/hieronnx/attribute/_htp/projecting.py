@@ -1,0 +1,49 @@
+"""Projecting the calls of a run onto the nodes of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from hieronnx.attribute._htp.classes import Classes
+from hieronnx.attribute._htp.filling import Filler
+from hieronnx.attribute._htp.matching import Matcher
+from hieronnx.attribute._htp.scene import Found, Scene
+from hieronnx.attribute._htp.trace import Prints, Trace
+from hieronnx.graph import View
+from hieronnx.hierarchy import Attribution, CallTree
+
+__all__ = ["project"]
+
+
+def project(
+    view: View,
+    trace: Trace,
+    classes: Classes,
+    prints: Mapping[int, Sequence[Prints]],
+    tree: CallTree,
+    varying: Sequence[int],
+) -> list[Attribution | None]:
+    """Attribute every node of a file that there is evidence for.
+
+    Args:
+        view: The file.
+        trace: The run.
+        classes: Which of their values are equal.
+        prints: The fingerprints of the file's tensors.
+        tree: The calls.
+        varying: The tensors of the file that depend on its inputs.
+    """
+    scene = Scene(view, trace, classes, prints)
+    Matcher(scene).run()
+    Filler(scene, varying).run()
+    return [None if found is None else _attribute(scene, found, tree) for found in scene.found]
+
+
+def _attribute(scene: Scene, found: Found, tree: CallTree) -> Attribution:
+    evidence = "near" if scene.classes.near and found.evidence == "value" else found.evidence
+    scopes = scene.scopes(found.ops)
+    if found.merged:
+        return Attribution(scopes[0], scopes, evidence, found.rule)
+    if not found.rule:  # what the run does on the way to these values, and the file nowhere else, the node does
+        scopes = scene.scopes(scene.region(found.ops))
+    return Attribution(tree.lowest_above(scopes), scopes, evidence, found.rule)

@@ -16,8 +16,9 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 import hieronnx
 from callrecords import equal, largest_error
 from hieronnx.capture.calls import CallRecorder, module_calls_through
-from hieronnx.capture.eager import _copy_inputs, _without_fast_path
+from hieronnx.capture.eager import _without_fast_path
 from hieronnx.capture.passing import PassRecorder, Places
+from hieronnx.capture.untouched import copy_inputs
 from hieronnx.hierarchy import CallId, Hierarchy, Passed
 from valuecheck import array_of, match_inputs, named_arrays, number_as_run, read_tensors
 
@@ -45,7 +46,7 @@ class _EagerPasses:
         self.arrays: list[np.ndarray] = []
         self._calls = CallRecorder(model)
         self._recorder = PassRecorder(self._copy)
-        inputs, named = _copy_inputs(tuple(args), dict(kwargs))
+        inputs, named = copy_inputs(tuple(args), dict(kwargs))
         with (
             torch.random.fork_rng(),
             torch.no_grad(),

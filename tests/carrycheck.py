@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ class Truth:
     made_by: frozenset[Scope]
     had_by: frozenset[Scope]
     """The calls that were given these values, where the node only moves them."""
+    serves: tuple[str, ...] = ()
+    """The outputs of those who compute with the numbers, where the node quantizes for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +98,15 @@ class Eager:
         proto = onnx.load(file)
         if precision == "int8":
             _leave_unrounded(proto)
+        serves = _find_served(proto)
         probes, _ = run_exposed(proto, _fit_feeds(proto, feeds), default_body_name)
         if precision == "float":
             return [truth for probe in probes if (truth := self._look_up(probe)) is not None]
         if precision not in self._near:
             self._near[precision] = _Nearest(self._log, self._given, precision)
         near = self._near[precision]
-        return [truth for probe in probes if (truth := near.look_up(probe)) is not None]
+        found = [truth for probe in probes if (truth := near.look_up(probe)) is not None]
+        return [replace(truth, serves=serves.get(truth.output, ())) if not truth.graph else truth for truth in found]
 
     def _look_up(self, probe: Probe) -> Truth | None:
         telling = [run for run in probe.runs if not run.value.is_trivial]
@@ -144,6 +149,25 @@ def _leave_unrounded(proto: onnx.ModelProto) -> None:
     proto.graph.value_info.extend(kept)
 
 
+def _find_served(proto: onnx.ModelProto) -> dict[str, tuple[str, ...]]:
+    """Find what quantizes for others to compute with, and what those make.
+
+    A layer that is taken out of the file must be given the float tensor and quantize it itself, so such a node may
+    belong to those who read it. What is only turned back into floats changes a tensor for everybody.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = defaultdict(list)
+    for node in proto.graph.node:
+        for name in node.input:
+            readers[name].append(node)
+    served = {}
+    for node in proto.graph.node:
+        reading = [reader for name in node.output for reader in readers[name]]
+        turned_back = any(reader.op_type == "DequantizeLinear" for reader in reading)
+        if node.op_type in ("QuantizeLinear", "DynamicQuantizeLinear") and not turned_back:
+            served[node.output[0]] = tuple(reader.output[0] for reader in reading)
+    return served
+
+
 def _truth(probe: Probe, made_by: frozenset[Scope], had_by: frozenset[Scope]) -> Truth:
     return Truth(probe.graph, probe.output, probe.op_type, probe.siblings, made_by, had_by)
 
@@ -163,7 +187,7 @@ def judge(truths: Iterable[Truth], attributed: Attributed) -> Verdicts:
     for truth in truths:
         names = (truth.output, *truth.siblings)
         calls = next((numbered[key] for name in names if (key := (truth.graph, name)) in numbered), frozenset())
-        if calls & truth.made_by:
+        if calls & truth.made_by or _is_above_served(truth, calls, numbered):
             right += 1
         elif calls & truth.had_by:
             unjudged += 1
@@ -172,6 +196,19 @@ def judge(truths: Iterable[Truth], attributed: Attributed) -> Verdicts:
             if not any(_is_above(path, made) for path, _ in calls for made, _ in truth.made_by):
                 sibling.append(wrong[-1])
     return Verdicts(right, tuple(wrong), tuple(sibling), unjudged)
+
+
+def _is_above_served(truth: Truth, calls: frozenset[Scope], numbered: Attributed) -> bool:
+    """Say whether a node is where those are, all together, for whom it quantizes."""
+    served = frozenset(call for name in truth.serves for call in numbered.get((truth.graph, name), ()))
+    return bool(served) and _find_place(calls) == _find_place(served)
+
+
+def _find_place(calls: Iterable[Scope]) -> list[str]:
+    """Return the path that all calls have in common."""
+    paths = [path.split(".") for path, _ in calls]
+    shared = zip(*paths, strict=False)
+    return [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, shared)]
 
 
 def _describe(truth: Truth, calls: Iterable[Scope]) -> str:

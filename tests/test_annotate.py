@@ -203,6 +203,31 @@ def test_another_model_is_refused_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
+class Adds(nn.Module):
+    """A layer that adds little to what it is given, as many do before they are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1e-4 * self.down(torch.tanh(self.up(x)))
+
+
+@pytest.mark.parametrize("exported", [3, 2], ids=["a layer more", "a layer less"])
+def test_a_layer_that_adds_little_is_not_overlooked(exported: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers, x = [nn.Linear(8, 16), *(Adds() for _ in range(3))], torch.randn(4, 8)
+    path, output = tmp_path / "model.onnx", tmp_path / "annotated.onnx"
+    with quiet():
+        torch.onnx.export(nn.Sequential(*layers[: exported + 1]).eval(), (x,), str(path), dynamo=False)
+    right = hieronnx.annotate(path, nn.Sequential(*layers[: exported + 1]).eval(), (x,))
+    assert right.hierarchy.coverage() == 1.0
+    with pytest.raises(MismatchError):
+        hieronnx.annotate(path, nn.Sequential(*layers[: 6 - exported]).eval(), (x,), output=output)
+    assert not output.exists()
+
+
 def test_modules_that_the_file_lacks_are_named() -> None:
     with pytest.raises(MismatchError) as caught:
         annotate_case("bert", exported("bert", "torchscript").result.path, change=add_layer)
@@ -281,6 +306,37 @@ def test_options_are_checked_before_anything_runs(options: dict[str, str], messa
 def test_only_a_module_is_a_model() -> None:
     with pytest.raises(InputError, match=r"the model is a int; it must be a torch\.nn\.Module"):
         hieronnx.annotate(exported("two_module_lists", "dynamo").result.path, 3)
+
+
+def test_a_model_that_writes_to_its_buffers_has_them_as_before(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16)).eval(), torch.randn(4, 8)
+    with quiet():
+        torch.onnx.export(model, (x,), str(tmp_path / "model.onnx"), dynamo=False)
+    before = {name: tensor.clone() for name, tensor in model.train().state_dict().items()}
+    hieronnx.annotate(tmp_path / "model.onnx", model, (x,))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+class Bag(nn.Module):
+    """Wants offsets that grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.linear = nn.EmbeddingBag(20, 8, mode="sum"), nn.Linear(8, 8)
+
+    def forward(self, words: Tensor, offsets: Tensor) -> Tensor:
+        return torch.tanh(self.linear(self.bag(words, offsets)))
+
+
+def test_inputs_that_cannot_be_others_are_used_alone_and_it_is_said(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, inputs = Bag().eval(), (torch.randint(0, 20, (9,)), torch.tensor([0, 2, 5]))
+    with quiet():
+        torch.onnx.export(model, inputs, str(tmp_path / "model.onnx"), dynamo=False)
+    found = hieronnx.annotate(tmp_path / "model.onnx", model, inputs)
+    assert found.input_sets == 1
+    assert "on other inputs than those given they cannot be compared" in render_annotation(found)
 
 
 def test_the_model_is_left_as_it_was() -> None:

@@ -288,6 +288,28 @@ def test_files_that_have_nothing_to_do_with_each_other_are_refused(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("other", ["mpnet", "albert", "electra"])
+def test_names_and_shapes_alone_do_not_make_files_related(other: str) -> None:
+    for by_value in (False, True):
+        with pytest.raises(HieronnxError, match="does not seem to be made of"):
+            carry(export_ours("bert", "dynamo"), export_ours(other, "dynamo"), by_value=by_value)
+
+
+@pytest.mark.parametrize("name", ["conv_batch_norm", "conv_batch_norm_residual", "resnet"])
+def test_weights_that_are_laid_out_in_another_way_are_not_held_against_a_file(name: str, tmp_path: Path) -> None:
+    source, made = optimized(name, "dynamo", "ort-all")
+    onnx.save(anonymize(onnx.load(made)), tmp_path / "renamed.onnx")
+    assert carry(source, tmp_path / "renamed.onnx").hierarchy.nodes
+
+
+def test_per_channel_scales_are_not_taken_for_weights(tmp_path: Path) -> None:
+    source = export_ours("resnet", "dynamo")
+    hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="static", random_calibration=1, per_channel=True)
+    onnx.save(anonymize(onnx.load(tmp_path / "q.onnx")), tmp_path / "renamed.onnx")
+    assert carry(source, tmp_path / "q.onnx").hierarchy.coverage() == 1.0
+    assert carry(source, tmp_path / "renamed.onnx").notes
+
+
 @pytest.mark.parametrize("tool", ["ort-extended", "onnxsim"])
 def test_a_file_with_other_names_is_not_refused(tool: str, tmp_path: Path) -> None:
     source, made = optimized("bert", "torchscript", tool)

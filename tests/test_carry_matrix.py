@@ -6,10 +6,12 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
+from torch import nn
 
-from carry_matrix import Cell, add_up, attributed, measure, measure_file, subject, transformed
-from carrycheck import judge
-from hieronnx import load
+from carry_matrix import Cell, Subject, add_up, attributed, measure, measure_file, subject, transformed
+from carrycheck import Eager, judge
+from hieronnx import export, load
 from hieronnx._anonymize import anonymize
 from hieronnx._carry import carry
 from hieronnx.graph import view_model
@@ -64,6 +66,63 @@ def assert_holds(cells: dict[str, list[tuple[str, Cell]]]) -> None:
         assert total.share >= COLUMNS[column].least, (column, total.share, total.wrong[:5])
         assert total.root_share < 0.01, (column, total.roots, total.nodes)
         assert total.looseness < LOOSEST, (column, total.origins, total.nodes)
+
+
+class Heads(nn.Module):
+    """Ends in a view, which a product follows: a tool that flattens the product's input merges the two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value, self.out = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.view = JoinHeads()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.out(self.view(self.value(x).view(2, 5, 2, 8).transpose(1, 2).softmax(-1)))
+
+
+class JoinHeads(nn.Module):
+    """Puts heads side by side."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.transpose(1, 2).reshape(2, 5, 16)
+
+
+class Gated(nn.Module):
+    """A residual block with a shortcut of its own, whose sum and activations go into convolutions."""
+
+    def __init__(self, activation: type[nn.Module]) -> None:
+        super().__init__()
+        self.shortcut, self.first, self.second = (nn.Conv2d(16, 16, 1) for _ in range(3))
+        self.inner, self.outer = activation(), activation()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.second(self.inner(self.first(x))) + self.shortcut(x))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize(
+    ("model", "shape", "columns"),
+    [
+        (nn.Sequential(Heads(), nn.LayerNorm(16), Heads()), (2, 5, 16), ("onnxsim", "onnxslim", "ort-extended")),
+        (nn.Sequential(*(Gated(nn.ReLU) for _ in range(3))), (1, 16, 6, 6), ("ort-all",)),
+        (nn.Sequential(*(Gated(nn.SiLU) for _ in range(3))), (1, 16, 6, 6), ("ort-all",)),
+    ],
+    ids=["heads", "residual", "gated"],
+)
+def test_work_stays_in_order_where_a_tool_renamed_all_between(
+    model: nn.Module, shape: tuple[int, ...], columns: tuple[str, ...], exporter: str, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, args = model.eval(), (torch.randn(shape),)
+    path = export(model, args, output=tmp_path / "model.onnx", exporter=exporter).path
+    eager = Eager(model, args, {})
+    of = Subject("plain", eager, path, eager.feeds(path), load(path))
+    for column in columns:
+        cell = measure(of, column)
+        assert cell.verdicts is not None, cell.failure
+        assert cell.verdicts.right, column
+        assert not cell.verdicts.wrong, (column, cell.verdicts.wrong)
+        assert not cell.roots, column
 
 
 @pytest.mark.parametrize("columns", CHAINS, ids=["+".join(chain) for chain in CHAINS])

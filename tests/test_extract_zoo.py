@@ -68,8 +68,8 @@ UNRECEIVED = {
 }
 # Of calls inside bodies the exporter does not tell what they pass on.
 UNRECORDED = {"cond-dynamo": 3, "nested_cond-dynamo": 8, "while_loop-dynamo": 2}
-# What is passed into and out of regions that torch traces anew.
-UNKNOWN: dict[str, int] = {"autocast_region-dynamo": 4, "no_grad_region-dynamo": 4, "scripted_root-torchscript": 1}
+# What a cast that changes nothing gives, in a region that torch traces anew; a scripted model is not traced at all.
+UNKNOWN = {"autocast_region-dynamo": 4, "scripted_root-torchscript": 1}
 
 # Those with a call whose nodes are all nodes of the calls that it makes.
 COMPOSABLE = """
@@ -180,9 +180,8 @@ LENGTH_FIXED = {"mamba"}
 UNRECEIVED_AT_OTHER_SIZES = {
     f"{name}-dynamo": 1 for name in ("bart", "llama", "qwen", "mistral", "llama_with_past", "mixtral")
 }
-# Torch drops a sum with 0 before its graph can be followed; or a Slice that takes all, whose sizes have no names.
+# Torch drops a sum with 0 and joins what reads it; or a Slice that takes all, whose sizes have no names.
 UNKNOWN_AT_OTHER_SIZES = {
-    "t5-torchscript": 1,
     "bart-torchscript": 1,
     "llama-dynamo": 1,
     "llama_with_past-dynamo": 1,

@@ -349,6 +349,13 @@ def test_of_several_ways_to_feed_a_file_the_outputs_choose(tmp_path: Path) -> No
     assert found.scopes("Sub") == [""]
 
 
+def test_inputs_without_names_may_be_in_another_order() -> None:
+    arguments = name_arguments(Subtracts(), (torch.ones(2), torch.zeros(2)), {"unused": torch.ones(2)})
+    inputs = [FileInput(name, np.dtype(np.float32), (2,)) for name in ("t0", "t1")]
+    ways = [feed(list(zip("abc", np.arange(3), strict=True))) for feed in list_choices(inputs, arguments, "file")]
+    assert [(int(way["t0"]), int(way["t1"])) for way in ways] == [(0, 1), (0, 2), (1, 2), (1, 0), (2, 0), (2, 1)]
+
+
 def test_inputs_are_found_by_name_first() -> None:
     arguments = name_arguments(Subtracts(), (torch.ones(2), torch.zeros(2)), {"unused": torch.ones(2)})
     inputs = [FileInput("b", np.dtype(np.float16), (2,)), FileInput("a", np.dtype(np.float32), (None,))]

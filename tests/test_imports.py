@@ -21,6 +21,7 @@ FILES = {
 RECORDS = {"errors", "hierarchy", "categories", "tags"}
 GRAPHS = {
     "_constants",
+    "_contents",
     "_copies",
     "_document",
     "_holders",
@@ -29,6 +30,7 @@ GRAPHS = {
     "_encoding",
     "_fill",
     "_matching",
+    "_order",
     "graph",
     "wire",
     "_scopes",

@@ -237,7 +237,7 @@ def test_a_file_whose_nodes_lost_their_scopes_is_one_finding(model: Path) -> Non
     assert (finding.severity, finding.check) == ("error", "metadata")
     assert finding.message.startswith("no node carries a scope")
     assert "--fix" not in finding.remedy
-    assert "keep the file as exported" in finding.remedy
+    assert "hieronnx carry" in finding.remedy
 
 
 def test_a_child_that_nothing_else_speaks_of_is_noted(model: Path) -> None:

@@ -295,6 +295,17 @@ def test_what_the_checker_would_print_is_a_finding(tmp_path: Path, capfd: pytest
     assert capfd.readouterr().out == ""
 
 
+def test_an_operator_of_onnx_runtime_without_a_domain_is_a_warning_in_its_files_alone(tmp_path: Path) -> None:
+    model = make_model()
+    model.graph.node[4].op_type = "FusedSomehow"
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    assert ("error", "onnx") in found(path)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    onnx.save(model, path)
+    assert found(path) == [("warning", "hierarchy"), ("warning", "onnx")]
+
+
 def test_the_graph_is_compared_with_a_baseline(model: Path, tmp_path: Path) -> None:
     plain = write_layered(tmp_path / "plain.onnx", embed=False, sidecar=False)
     other = write_layered(tmp_path / "other.onnx", layers=4)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Annotated", "annotate"]
 
 _MOST_NAMED = 5
+_TRAINING = " (the model is in training mode: call eval() on it)"
 _LEAST_OF_WEIGHTS = 0.95
 """Of a file's weights the model has all but a few, which exporters compute from others."""
 _LEAST_OF_VALUES = 0.3
@@ -47,6 +48,8 @@ class Annotated:
         unmatched: The calls of which nothing is in the file; of `usage_based`, the modules of whose parameters it has
             none: unused ones, and what was folded into others, too.
         contradictions: The nodes of which two kinds of evidence say different things; the first one won.
+        input_sets: On how many sets of inputs file and model were compared: 2, those given and others like them; 1
+            where one of the two cannot be run on others, or does something else there; 0 where nothing was run.
     """
 
     path: Path | None
@@ -57,6 +60,7 @@ class Annotated:
     outputs: float | None
     unmatched: tuple[CallId, ...]
     contradictions: tuple[Disagreement, ...]
+    input_sets: int = 0
 
     def __repr__(self) -> str:
         return f"Annotated(path={str(self.path)!r}, strategy={self.strategy!r}, hierarchy={self.hierarchy!r})"
@@ -114,7 +118,17 @@ def annotate(
         write_with_hierarchy(onnx, hierarchy, path, exporter=_exporter(opened), embed=embed, sidecar=sidecar)
         beside = sidecar_path(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
-    return Annotated(path, beside, strategy, hierarchy, found.agreement, outputs, found.unmatched, found.contradictions)
+    return Annotated(
+        path=path,
+        sidecar=beside,
+        strategy=strategy,
+        hierarchy=hierarchy,
+        agreement=found.agreement,
+        outputs=outputs,
+        unmatched=found.unmatched,
+        contradictions=found.contradictions,
+        input_sets=found.input_sets,
+    )
 
 
 def _check(
@@ -157,16 +171,20 @@ def _attribute(
     """Attribute the nodes of a file that is of the model for sure; return how far outputs are apart, too."""
     from hieronnx.attribute.file import attribute_file
 
-    outputs = None
-    if strategy == "htp":
-        from hieronnx.attribute.belonging import examine
+    if strategy == "usage_based":
+        found = attribute_file(opened, model, args, kwargs, strategy=strategy, policy=policy)
+        _check_weights(opened, found.agreement, found.unmatched)
+        return found, None
+    from hieronnx.attribute.belonging import examine
 
-        belonging = examine(opened, model, args, kwargs)
-        _check_belonging(opened, belonging, training=model.training)
-        outputs = belonging.outputs
+    belonging = examine(opened, model, args, kwargs)
+    _check_belonging(opened, belonging, training=model.training)
     found = attribute_file(opened, model, args, kwargs, strategy=strategy, policy=policy)
-    _check_agreement(opened, strategy, found)
-    return found, outputs
+    _check_nothing_lacks(opened, found)
+    if not belonging.same_outputs:
+        _check_strange(opened, belonging, _describe_outputs(belonging))
+        _check_values(opened, found, training=model.training)
+    return found, belonging.outputs
 
 
 def _exporter(opened: OpenedModel) -> str | None:
@@ -186,35 +204,51 @@ def _check_belonging(opened: OpenedModel, found: Belonging, *, training: bool) -
     Raises:
         MismatchError: If it is not so.
     """
-    apart = "" if found.outputs is None else f"their outputs are {found.outputs:.0%} of their spread apart"
-    hint = " (the model is in training mode: call eval() on it)" * training
+    apart, hint = _describe_outputs(found), _TRAINING * training
     if found.proven:
         return
-    if found.weights < _LEAST_OF_WEIGHTS:
-        raise _mismatch(opened, _describe_weights(found.weights), found.weights, found.unmatched)
-    if not found.same_outputs and found.unmatched:
+    _check_weights(opened, found.weights, found.unmatched)
+    if not found.near_outputs and found.unmatched:
         reason = f"{apart}{hint}, and it has no parameters of modules of the model"
         raise _mismatch(opened, reason, found.weights, found.unmatched)
-    if not found.same_outputs and found.strange:
-        reason = f"{apart}{hint}, and {found.strange} of its weights are not the model's"
-        raise _mismatch(opened, reason, found.weights, ())
+    if not found.near_outputs:
+        _check_strange(opened, found, f"{apart}{hint}")
 
 
-def _check_agreement(opened: OpenedModel, strategy: str, found: AttributedFile) -> None:
-    """Make sure that the file agrees with the model in what the strategy compared.
-
-    Raises:
-        MismatchError: If it does not.
-    """
-    if strategy == "usage_based" and found.agreement < _LEAST_OF_WEIGHTS:
-        raise _mismatch(opened, _describe_weights(found.agreement), found.agreement, found.unmatched)
-    if strategy == "htp" and found.agreement < _LEAST_OF_VALUES:
-        reason = f"of the tensors that it computes only {found.agreement:.0%} have values that the model computes"
-        raise _mismatch(opened, reason, found.agreement, found.unmatched)
+def _describe_outputs(found: Belonging) -> str:
+    if found.outputs is None:
+        return "none of its outputs has the size of one of the model"
+    return f"their outputs are {found.outputs:.2%} of their spread apart"
 
 
-def _describe_weights(share: float) -> str:
-    return f"the model has only {share:.0%} of its weights" if share else "the model has none of its weights"
+def _check_strange(opened: OpenedModel, found: Belonging, apart: str) -> None:
+    """Make sure that a file that gives something else has no weights of its own."""
+    if found.strange:
+        weights = "one of its weights is" if found.strange == 1 else f"{found.strange} of its weights are"
+        raise _mismatch(opened, f"{apart}, and {weights} not the model's", found.weights, ())
+
+
+def _check_weights(opened: OpenedModel, share: float, unmatched: Sequence[CallId]) -> None:
+    if share < _LEAST_OF_WEIGHTS:
+        told = f"the model has only {share:.0%} of its weights" if share else "the model has none of its weights"
+        raise _mismatch(opened, told, share, unmatched)
+
+
+def _check_nothing_lacks(opened: OpenedModel, found: AttributedFile) -> None:
+    """Make sure that neither has a layer that the other lacks, however little it adds."""
+    if found.missing:
+        reason = "on the way to its outputs the model has modules of which it has neither parameters nor values"
+        raise _mismatch(opened, reason, found.agreement, found.missing)
+    if found.foreign > 1:  # a single one an exporter may have computed from others
+        reason = f"{found.foreign} of its weights are not the model's, and lead to nothing that the model computes"
+        raise _mismatch(opened, reason, found.agreement, ())
+
+
+def _check_values(opened: OpenedModel, found: AttributedFile, *, training: bool) -> None:
+    """Make sure that a file that gives something else computes what the model computes on the way."""
+    if found.agreement < _LEAST_OF_VALUES:
+        told = f"of the tensors that it computes only {found.agreement:.0%} have values that the model computes"
+        raise _mismatch(opened, told + _TRAINING * training, found.agreement, found.unmatched)
 
 
 def _mismatch(opened: OpenedModel, reason: str, agreement: float, unmatched: Sequence[CallId]) -> MismatchError:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx._values import Values, hands_on, is_constant
+from hieronnx._values import LAYS_OUT, Values, hands_on, is_constant
 from hieronnx._variants import Variants
 from hieronnx.graph import NO_TENSOR, TensorType, View, ViewNode
 
@@ -53,8 +53,9 @@ class Matcher:
         """Whether a tensor of B depends on no input, but through a shape."""
         self._index: dict[Hashable, list[int]] = defaultdict(list)
         self._taken: set[int] = set()
-        self._variants = Variants(a, b, self.values)
+        self.variants = Variants(a, b, self.values, self.constant_b)
         self._b_names = set(b.names)
+        self._laid_out = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYS_OUT}
         self._output_positions = dict(_pair(a, a.graphs[0].outputs, b, b.graphs[0].outputs))
 
     def run(self) -> None:
@@ -120,12 +121,20 @@ class Matcher:
             return None
         return found
 
+    def _find_named(self, tensor: int) -> int | None:
+        """Return A's tensor of the same name, or of the name that this one has in another layout."""
+        found = self._named(tensor)
+        laid_out = self._laid_out.get(tensor)
+        return self._named(laid_out) if found is None and laid_out is not None else found
+
     # One node ------------------------------------------------------------------------------------------
 
     def _match_node(self, index: int) -> None:
         node = self.b.nodes[index]
-        named = {t: found for t in node.outputs if t != NO_TENSOR and (found := self._named(t)) is not None}
+        named = {t: found for t in node.outputs if t != NO_TENSOR and (found := self._find_named(t)) is not None}
         made = {t: found for t, found in named.items() if self.a.producers[found] is not None}
+        if node.op in LAYS_OUT and self._hand_on_as(index, named):
+            return
         match = self._match_named(index, made) if made else None
         if match is None:
             match = self._match_structure(index)
@@ -148,6 +157,16 @@ class Matcher:
     def _drop_absent(made: Mapping[int, int]) -> list[tuple[int, int]]:
         return [pair for pair in made.items() if NO_TENSOR not in pair]
 
+    def _hand_on_as(self, index: int, named: Mapping[int, int]) -> bool:
+        """Let a tensor in another layout be known under its name, if what is laid out is known to be that."""
+        node = self.b.nodes[index]
+        known = self.known[node.inputs[0]]
+        made = named.get(node.outputs[0])
+        if known is None or made is None or self.values.source[known] != self.values.source[made]:
+            return False
+        self.handed[index] = self.known[node.outputs[0]] = made
+        return True
+
     def _hand_on(self, index: int) -> bool:
         """Let what an inserted node hands on be known as what it reads."""
         node = self.b.nodes[index]
@@ -155,7 +174,7 @@ class Matcher:
         if read is None:
             return False
         known = self.known[read]
-        if known is not None and self._variants.is_handed_on_as(index, lambda t: self._is_other(t, known)):
+        if known is not None and self.variants.is_handed_on_as(index, lambda t: self._is_other(t, known)):
             return True  # it takes part in what is done to the tensor: a quantization that clips is a Relu
         if known is not None or read in self.b.constants:
             self.handed[index] = self.known[node.outputs[0]] = known
@@ -173,9 +192,9 @@ class Matcher:
         known = [t for t in read if t is not None]
         if graph is None or node.bodies or not known or len(known) < len(read) or NO_TENSOR in node.outputs[:1]:
             return
-        if self._variants.is_handed_on_as(index, lambda t: self._named(t) is not None):
+        if self.variants.is_handed_on_as(index, lambda t: self._named(t) is not None):
             return  # a group with the node that makes the known tensor says more
-        free = self._variants.find(index, graph, known, lambda n: n not in self._taken and not self._is_named(n))
+        free = self.variants.find(index, graph, known, lambda n: n not in self._taken and not self._is_named(n))
         if free is not None:
             region, sure = free
             self.match[index] = Match(region, sure)
@@ -217,6 +236,8 @@ class Matcher:
         known = self.known[of_b]
         if known is not None and self.values.number[known] == self.values.number[of_a]:
             return True
+        if _contradict(self.a.types[of_a], self.b.types[of_b]):
+            return False
         folded = self.a.producers[of_a] is not None and self._content_a(of_a) is None
         if folded and self.b.producers[of_b] is None:
             return True  # what A computed cannot be compared with what B holds

@@ -30,7 +30,7 @@ def quantize(
     *,
     output: str | os.PathLike[str],
     tool: str,
-    exclude: Sequence[str] = (),
+    exclude: str | Sequence[str] = (),
     calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
     random_calibration: int = 0,
     embed: bool = True,
@@ -66,7 +66,7 @@ def quantize(
     destination, report = Path(output), progress or (lambda _stage: None)
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
-    excluded = _find_excluded(hierarchy, exclude)
+    excluded = _find_excluded(hierarchy, [exclude] if isinstance(exclude, str) else exclude)
     _check_bodies(tool, excluded)
     check_output(destination, list_own_files(model))
     with working_folder(model, destination) as (source, made):

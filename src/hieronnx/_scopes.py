@@ -24,6 +24,7 @@ from typing import TypeAlias
 from hieronnx._constants import pair_constants
 from hieronnx._holders import find_holders
 from hieronnx._matching import Match, Matcher
+from hieronnx._order import Order
 from hieronnx._values import MOVES, QUANTIZES
 from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
@@ -169,7 +170,7 @@ class _Attributor:
 
     def _divide(self, last: int, match: Match, shares: dict[int, list[Attribution]]) -> None:
         """Divide a region among the nodes of a group: each takes what it can be seen to do."""
-        core = self._core(match.region)
+        core = self._core([*match.region, *self._find_unread(match)])
         own = [] if match.altered else [n for n in core if self._makes(n, last)]
         rest = [n for n in core if n not in own]
         others = [n for n in match.group if n != last]
@@ -178,20 +179,36 @@ class _Attributor:
         taken = {n for work in done.values() for n in work}
         left = [n for n in rest if n not in taken] or rest
         free = [member for member in others if not done[member]]
-        claims = self._share(free if own else [*free, last], left)
+        sharing = free if own else [*free, last]
+        order = Order(self._a, left, self._matcher.b, sharing)
+        claims = self._share(sharing, left, order)
         idle = [node for node, claimed in claims.items() if not claimed]
         if len(idle) == 1:  # what nobody else does is left for the one who seems to do nothing
             claimed_by_others = {n for claimed in claims.values() for n in claimed}
-            claims[idle[0]] = [n for n in left if n not in claimed_by_others]
+            order.note(claims)
+            claims[idle[0]] = order.keep_allowed(idle[0], [n for n in left if n not in claimed_by_others])
         claims.setdefault(last, own)
         claimants = Counter(n for claimed in claims.values() for n in claimed)
         for node, claimed in claims.items():
             alone = all(claimants[n] == 1 for n in claimed)
             share = self._attribute(node, claimed, match.proven) if alone else None
+            if node == last and not claimed and self._only_moves(last):
+                share = self._attribute(node, [n for n in core if self._makes(n, last)], match.proven)
             if share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
             self._work[node] = [*self._work.get(node, ()), *claimed]
             self._add(shares, node, share)
+
+    def _find_unread(self, match: Match) -> list[int]:
+        """Find the nodes of A that a tool merged with one of a region, though nobody reads their part any more."""
+        b, variants = self._matcher.b, self._matcher.variants
+        for split in (b.nodes[n] for n in match.group if b.nodes[n].op == "Split"):
+            if any(t != NO_TENSOR and variants.is_unread(t) for t in split.outputs):
+                for node in match.region:
+                    alike = variants.find_alike(node)
+                    if len(alike) == len(split.outputs):
+                        return [n for n in alike if n not in match.region]
+        return []
 
     def _share_whole(self, node: int, core: Sequence[int], match: Match, is_last: bool) -> Attribution | None:
         """Give a node of a group that cannot be told from the others the work of all; of a large group, its place."""
@@ -204,10 +221,10 @@ class _Attributor:
         made = self._attribute(node, [n for n in core if self._makes(n, node)], match.proven) if is_last else None
         return made or Attribution(whole.scope, (whole.scope,), "dataflow")
 
-    def _share(self, members: Sequence[int], region: Sequence[int]) -> dict[int, list[int]]:
+    def _share(self, members: Sequence[int], region: Sequence[int], order: Order) -> dict[int, list[int]]:
         """Divide a region among nodes of B: parameters decide first, then operators, then what lies behind whom."""
         claims = {member: self._claim_by_parameters(member, region) for member in members}
-        self._claim_by_operator(claims, region)
+        self._claim_by_operator(claims, region, order)
         claimants = {n: member for member, claimed in claims.items() for n in claimed}
         for node in region:
             if node not in claimants:
@@ -218,21 +235,25 @@ class _Attributor:
 
     def _claim_by_parameters(self, member: int, region: Sequence[int]) -> list[int]:
         known, b = self._matcher.known, self._matcher.b
-        reads = {known[t] for t in b.reads(member) if t in b.constants} - {None}
+        node = b.nodes[member]
+        # What moves elements reads sizes and axes next to them; many share these.
+        read = node.inputs[:1] if node.op in MOVES and node.op != "Concat" else b.reads(member)
+        reads = {known[t] for t in read if t in b.constants} - {None}
         return [n for n in region if reads.intersection(self._a.reads(n))]
 
-    def _claim_by_operator(self, claims: dict[int, list[int]], region: Sequence[int]) -> None:
+    def _claim_by_operator(self, claims: dict[int, list[int]], region: Sequence[int], order: Order) -> None:
         """Pair the nodes of an operator in their order, where A has as many as B; else each may be any of them.
 
-        Before that, those of them that read the same fixed points.
+        Before that, those of them that read the same fixed points. No node takes what lies upstream of the work of a
+        node upstream of it, or downstream of that of one downstream.
         """
         a, b = self._a, self._matcher.b
         inside = set(region)
-        self._claim_alike(claims, region, self._reading_of_b, lambda n: self._reading_of_a(n, inside), sure=True)
-        self._claim_alike(claims, region, lambda m: b.nodes[m].op, lambda n: a.nodes[n].op, sure=False)
+        self._claim_alike(claims, region, self._reading_of_b, lambda n: self._reading_of_a(n, inside), None)
+        self._claim_alike(claims, region, lambda m: _kind(b.nodes[m].op), lambda n: _kind(a.nodes[n].op), order)
 
     def _claim_alike(
-        self, claims: dict[int, list[int]], region: Sequence[int], of_b: _Form, of_a: _Form, *, sure: bool
+        self, claims: dict[int, list[int]], region: Sequence[int], of_b: _Form, of_a: _Form, order: Order | None
     ) -> None:
         taken = {n for claimed in claims.values() for n in claimed}
         members: dict[Hashable, list[int]] = defaultdict(list)
@@ -242,11 +263,13 @@ class _Attributor:
         for node in region:
             if node not in taken:
                 nodes[of_a(node)].append(node)
+        if order is not None:
+            order.note(claims)
         for form, alike in members.items():
-            if form is not None and len(alike) == len(nodes[form]):
+            if form is not None and order is not None:
+                claims.update(_pair_in_order(alike, nodes[form], order))
+            elif form is not None and len(alike) == len(nodes[form]):
                 claims.update((member, [node]) for member, node in zip(alike, nodes[form], strict=True))
-            elif form is not None and not sure:
-                claims.update((member, list(nodes[form])) for member in alike)
 
     def _reading_of_b(self, member: int) -> Hashable:
         b, known = self._matcher.b, self._matcher.known
@@ -276,6 +299,11 @@ class _Attributor:
                     pending.append(producer)
         return None
 
+    def _only_moves(self, of_b: int) -> bool:
+        """Say whether a node of B makes one tensor and computes nothing."""
+        node = self._matcher.b.nodes[of_b]
+        return node.op in MOVES and len(node.outputs) == 1
+
     def _makes(self, node: int, of_b: int) -> bool:
         """Say whether a node of A makes a tensor that the node of B makes."""
         known = self._matcher.known
@@ -299,6 +327,20 @@ class _Attributor:
                 if member not in kept and scope is not None and len(survivors) == 1:
                     merged[survivors[0]].extend(scope.origins)
         return merged
+
+
+def _pair_in_order(members: Sequence[int], nodes: Sequence[int], order: Order) -> dict[int, list[int]]:
+    """Pair nodes of B with as many of A in turn, those left out that can be none; else each may be what it can be."""
+    allowed = {member: order.keep_allowed(member, nodes) for member in members}
+    able = [member for member in members if allowed[member]]
+    if len(able) == len(nodes) and all(node in allowed[m] for m, node in zip(able, nodes, strict=True)):
+        return {**allowed, **{member: [node] for member, node in zip(able, nodes, strict=True)}}
+    return allowed
+
+
+def _kind(op: str) -> str:
+    """Return an operator's name without its domain: what a tool writes in its own does the same work."""
+    return op.rpartition("::")[2]
 
 
 def _find_folded(a: View, scopes: Sequence[Attribution | None], matcher: Matcher) -> dict[int, Folded]:

@@ -124,7 +124,8 @@ def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None)
 def _no_hierarchy(subject: _Subject) -> Finding:
     sidecar = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
     message = f"the model has no hierarchy: {sidecar}no metadata inside"
-    return Finding("hierarchy", "warning", "file", message, "export the model with 'hieronnx export' to get one")
+    remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
+    return Finding("hierarchy", "warning", "file", message, remedy)
 
 
 def _choose(sidecar: Form | None, embedded: Form | None) -> Hierarchy | None:

@@ -11,23 +11,27 @@ import onnx_ir as ir
 
 from hieronnx.graph import NO_TENSOR, View, ViewNode
 
-__all__ = ["MOVES", "QUANTIZES", "Values", "hands_on", "is_constant"]
+__all__ = ["LAYS_OUT", "MOVES", "QUANTIZES", "Values", "hands_on", "is_constant"]
 
 _NONDETERMINISTIC = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
 # What hands its first input on as other numbers, which stand for the same values.
 QUANTIZES = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
+# What puts its first input into another order in memory.
+LAYS_OUT = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
 # What hands its first input on as it is, but for its type, its precision or its layout in memory.
-_HANDS_ON = QUANTIZES | {
-    "Cast",
-    "CastLike",
-    "Identity",
-    "DequantizeLinear",
-    "com.microsoft::DequantizeLinear",
-    "com.microsoft.nchwc::ReorderInput",
-    "com.microsoft.nchwc::ReorderOutput",
-}
+_HANDS_ON = (
+    QUANTIZES
+    | LAYS_OUT
+    | {
+        "Cast",
+        "CastLike",
+        "Identity",
+        "DequantizeLinear",
+        "com.microsoft::DequantizeLinear",
+    }
+)
 # What computes nothing: it moves elements, or hands them on.
 MOVES = _HANDS_ON | {
     "Concat",

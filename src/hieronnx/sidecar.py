@@ -58,8 +58,9 @@ __all__ = [
 
 _DROPPED = (
     "its metadata has calls, but no node names its own: a tool rewrote the model and dropped that; "
-    "keep the file as exported, or export the model anew"
+    "'hieronnx carry' puts it back from the file as exported"
 )
+_REMEDY = "'hieronnx export' makes a file that has one; 'hieronnx annotate' gives this one that of its PyTorch model"
 
 
 def sidecar_path(model: Path) -> Path:
@@ -125,11 +126,11 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
         return hierarchy
     dropped = model is not None and CALLS_KEY in model.metadata_props
     if path is None:
-        reason = f": {_DROPPED}" if dropped else " inside; export it with 'hieronnx export' to get one"
+        reason = f": {_DROPPED}" if dropped else f" inside; {_REMEDY}"
         raise HieronnxError(f"the model has no hierarchy{reason}")
     sidecar = sidecar_path(path)
     foreign = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
-    inside = _DROPPED if dropped else "no metadata inside; export the model with 'hieronnx export' to get one"
+    inside = _DROPPED if dropped else f"no metadata inside; {_REMEDY}"
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{foreign} and {inside}")
 
 

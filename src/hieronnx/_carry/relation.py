@@ -1,20 +1,23 @@
-"""Whether two files have anything to do with each other: tools keep most weights, or at least what goes in and out."""
+"""Whether two files have anything to do with each other: tools keep what goes in and out, and most weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from hieronnx._carry.contents import compare_contents
 from hieronnx._carry.transfer import Transfer
 from hieronnx._carry.views import Pair
 from hieronnx.errors import HieronnxError
-from hieronnx.graph import NO_TENSOR, TensorType, View
+from hieronnx.graph import TensorType, View
 
-__all__ = ["check_related", "find_held_share", "is_renamed"]
+__all__ = ["check_related", "is_renamed"]
 
 _FEWEST_ELEMENTS = 8  # shapes, axes and scales tell nothing
+_SAME_CONTENT = 0.25  # tools leave nine in ten as they are; models of one seed may begin alike
 _NAMED_ALIKE = 0.1
 _SHAPED_ALIKE = 0.8
+_COMPUTED_ALIKE = 0.1
 _HELD = 0.25
 
 
@@ -26,8 +29,8 @@ def check_related(pair: Pair, transfer: Transfer) -> None:
     """
     if not pair.b.nodes or _are_related(pair, transfer):
         return
-    before, after = pair.names
-    reason = "too little agrees of their weights, inputs and outputs" if pair.known is None else "no values agree"
+    before, after = pair.before.name, pair.after.name
+    reason = "too little agrees of their weights, inputs and outputs" if pair.known is None else "too few values agree"
     remedy = ", or --by-value (by_value=True), which runs both to find out" if pair.known is None else ""
     raise HieronnxError(
         f"'{after}' does not seem to be made of '{before}': {reason}; give the file that the tool was run on{remedy}"
@@ -35,19 +38,30 @@ def check_related(pair: Pair, transfer: Transfer) -> None:
 
 
 def _are_related(pair: Pair, transfer: Transfer) -> bool:
-    if pair.known is not None and any(pair.b.producers[tensor] is not None for tensor in pair.known):
+    if pair.known is not None and _compute_alike(pair, pair.known):
         return True
     before, after = _weights(pair.a), _weights(pair.b)
-    if _share_named(pair, before, after) >= _NAMED_ALIKE:
-        return True
-    if not _is_interface_alike(pair):
+    named = _share_named(pair, before, after) >= _NAMED_ALIKE
+    if not named and not _is_interface_alike(pair):
         return False
-    if not before or not after or _share_shaped(pair, before, after) >= _SHAPED_ALIKE:
+    contents = compare_contents(pair.before, pair.a, pair.after, pair.b)
+    if contents.share >= _SAME_CONTENT:
         return True
-    return _is_interface_named_alike(pair) and find_held_share(pair, transfer) >= _HELD
+    if contents.compared and not contents.quantized:
+        return False
+    # Contents tell nothing: the weights were made anew, or are not there.
+    if named or not before or not after or _share_shaped(pair, before, after) >= _SHAPED_ALIKE:
+        return True
+    return _find_held_share(pair, transfer) >= _HELD
 
 
-def find_held_share(pair: Pair, transfer: Transfer) -> float:
+def _compute_alike(pair: Pair, known: Collection[int]) -> bool:
+    """Say whether an output agrees, or many values on the way: a few do in any two models that are fed the same."""
+    made = {tensor for tensor in known if pair.b.producers[tensor] is not None}
+    return not made.isdisjoint(pair.b.graphs[0].outputs) or len(made) >= _COMPUTED_ALIKE * len(pair.b.nodes)
+
+
+def _find_held_share(pair: Pair, transfer: Transfer) -> float:
     """Return the share of nodes after that make a value of the graph before."""
     held = {tensor for tensor in transfer.carried.tensors if tensor is not None}
     known = sum(not held.isdisjoint(node.outputs) for node in pair.b.nodes)
@@ -121,14 +135,3 @@ def _agree(a: TensorType | None, b: TensorType | None) -> bool:
     sizes = zip(a.shape, b.shape, strict=False)
     same_kind = ("FLOAT" in a.dtype) == ("FLOAT" in b.dtype)
     return same_kind and len(a.shape) == len(b.shape) and all(m == n or None in (m, n) for m, n in sizes)
-
-
-def _is_interface_named_alike(pair: Pair) -> bool:
-    names = [
-        [
-            {view.names[t] for t in side if t != NO_TENSOR and t not in view.constants}
-            for side in (view.graphs[0].inputs, view.graphs[0].outputs)
-        ]
-        for view in (pair.a, pair.b)
-    ]
-    return all(after <= before for before, after in zip(*names, strict=True))

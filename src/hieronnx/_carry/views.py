@@ -23,11 +23,11 @@ __all__ = ["Pair", "open_pair", "run_pair"]
 class Pair:
     """The graph before, with its hierarchy, and the graph after."""
 
+    before: OpenedModel
+    after: OpenedModel
     hierarchy: Hierarchy
     a: View
     b: View
-    names: tuple[str, str]
-    """What the two are called."""
     known: Mapping[int, int] | None = None
     """Tensors of the graph after that hold the values of one before, where both were run to find out."""
 
@@ -58,7 +58,7 @@ def run_pair(original: ModelLike, transformed: ModelLike, inputs: Mapping[str, A
 
 def _make_pair(before: OpenedModel, after: OpenedModel) -> Pair:
     hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
-    return Pair(hierarchy, _view(before), _view(after), (before.name, after.name))
+    return Pair(before, after, hierarchy, _view(before), _view(after))
 
 
 def _view(opened: OpenedModel) -> View:

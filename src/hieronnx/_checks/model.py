@@ -31,7 +31,9 @@ _EXPERIMENTAL = frozenset(
         "ScaledTanh",
     }
 )
-_ELSEWHERE = "hieronnx.experimental"
+_ELSEWHERE = "hieronnx.elsewhere"
+_RUNTIME = "com.microsoft"  # ONNX Runtime declares it in each file that it writes
+_FOR_RUNTIME = "run the file in ONNX Runtime; for other runtimes, optimize at a lower level"
 _STANDARD = ("", "ai.onnx")
 # One element for each field that can hold elements, enough for the widest type.
 _ONE_ELEMENT: Mapping[str, object] = {
@@ -127,18 +129,32 @@ def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
 
 
 def _set_apart(model: onnx.ModelProto) -> list[Finding]:
-    """Move operators that the checker passes with a word on stdout to a domain that it passes without one."""
-    found = {}
+    """Move operators that are no fault of the graph to a domain that the checker passes without a word.
+
+    They are those that it would name on stdout, and those that ONNX Runtime writes into ONNX's own domain.
+    """
+    local = {function.name for function in model.functions}
+    of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
+    found: dict[str, Finding] = {}
     for node in _walk_nodes(model):
-        if node.op_type in _EXPERIMENTAL and node.domain in _STANDARD:
-            message = f"{node.op_type} was an experiment that ONNX gave up; the checker passes it as it is"
-            found[node.op_type] = Finding("onnx", "warning", f"node '{node.name or node.output[:1]}'", message, _REPAIR)
+        excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
+        if excuse is not None:
+            place = f"node '{node.name or next(iter(node.output), '')}'"
+            found.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
             node.domain = _ELSEWHERE
     if found:
-        model.opset_import.add(domain=_ELSEWHERE, version=1)
-        for function in model.functions:
-            function.opset_import.add(domain=_ELSEWHERE, version=1)
+        for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
+            imports.add(domain=_ELSEWHERE, version=1)
     return list(found.values())
+
+
+def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
+    """Say why an operator in ONNX's domain need not be one of ONNX, and what to do; None if there is no reason."""
+    if operator in _EXPERIMENTAL:
+        return f"{operator} was an experiment that ONNX gave up; the checker passes it as it is", _REPAIR
+    if of_runtime and not onnx.defs.has(operator):
+        return f"ONNX has no operator {operator}; ONNX Runtime may: it writes some of its own so", _FOR_RUNTIME
+    return None
 
 
 # -- walking ----------------------------------------------------------------------------------------------

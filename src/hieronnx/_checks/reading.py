@@ -38,7 +38,7 @@ _FIX_SIDECAR = (
 )
 _FIX_EMBEDDED = "write it from the sidecar with 'hieronnx validate --fix', or export the model anew"
 _NEWER = "use a newer hieronnx if a newer one wrote the file; otherwise take the key out: nothing reads it"
-_DROPPED = "keep the file as exported, or export the model anew"
+_DROPPED = "put it back from the file as exported with 'hieronnx carry', or export the model anew"
 _PREFIX = "hieronnx."
 
 

@@ -17,7 +17,20 @@ from hieronnx._parts.source import CONSTANT, DATA, SIZE, Source
 __all__ = ["Inputs", "find_inputs"]
 
 # What hands on the values that it reads, all of them, in another form.
-_VIEWS = frozenset({"Cast", "CastLike", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_VIEWS = frozenset(
+    {
+        "Cast",
+        "CastLike",
+        "DequantizeLinear",
+        "Flatten",
+        "Identity",
+        "QuantizeLinear",
+        "Reshape",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 
 
 @dataclass(slots=True)

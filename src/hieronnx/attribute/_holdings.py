@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from hieronnx.attribute._contents import Contents
+from hieronnx._contents import Contents
 from hieronnx.attribute.projected import HeldParameter
 from hieronnx.graph import View
 
@@ -33,7 +33,9 @@ _PARTS = (1, 2, 3, 4)
 """A parameter may be found in this many equal parts: joined projections have three, the gates of an LSTM are four."""
 _SAMPLE = 64
 _ALIKE = 0.995
-"""How far a scaled channel must go along with that of the parameter: 8 bits leave more than 0.999."""
+"""How far a scaled channel must go along with that of the parameter."""
+_ALIKE_ROUNDED, _STEPS = 0.98, 16
+"""The same for 8 bits, and how many steps of them a channel must have: 16 leave more than 0.99."""
 _CHANNELS = 8
 _LEAST_FREE = 3
 _CROWD = 1000
@@ -92,7 +94,7 @@ def find_holdings(contents: Contents, view: View, parameters: Parameters) -> tup
         holding = _hold_by_name(view.names[tensor], array, parameters, absent) or index.find(array)
         if holding is not None:
             found[tensor] = holding
-        elif is_telling(array):
+        elif is_telling(array) or index.would_find_rounded(array):
             unknown.append(tensor)
     return found, unknown
 
@@ -215,28 +217,42 @@ class _Index:
         """Find the parameter that an array goes along with in several of its channels."""
         if array.ndim < 2:
             return None
-        for turned, how in ((array, "value"), (array.T, "transposed")):
+        for turned in (array, array.T):
             for axis in range(2 if array.ndim == 2 else 1):
                 number = self._go_along(turned, axis)
                 if number is not None:
-                    return self._hold([number], how)
+                    return self._hold([number], "scaled")
             if array.ndim != 2:
                 break
         return None
 
-    def _go_along(self, array: Array, axis: int) -> int | None:
-        alike, count = self.shapes.get(array.shape, []), array.shape[axis]
-        positions = range(0, count, max(1, count // _CHANNELS))
+    def would_find_rounded(self, array: Array) -> bool:
+        """Say whether an array in 8 bits would have been found if it were a parameter: some have its shape."""
+        if not _is_rounded(array) or array.ndim < 2:
+            return False
+        return any(self._choose_channels(turned, 0) for turned in ((array, array.T) if array.ndim == 2 else (array,)))
+
+    def _choose_channels(self, array: Array, axis: int) -> list[int]:
+        """Choose channels that tell with which parameter an array goes along; none if it could do so by chance."""
+        if not 0 < len(self.shapes.get(array.shape, ())) <= _CROWD:
+            return []
+        count = array.shape[axis]
+        chosen = [p for p in range(0, count, max(1, count // _CHANNELS)) if _is_fine(np.take(array, p, axis))]
         # A line of three numbers goes along with any other now and then, but not several of them at once.
         free = array.size // count - 2
-        if not 0 < len(alike) <= _CROWD or free < 1 or free * len(positions) < _LEAST_FREE:
+        return chosen if free >= 1 and free * len(chosen) >= _LEAST_FREE else []
+
+    def _go_along(self, array: Array, axis: int) -> int | None:
+        positions = self._choose_channels(array, axis)
+        if not positions:
             return None
+        alike = self.shapes[array.shape]
         score = np.ones(len(alike))
         for position in positions:
             known = self._channels(array.shape, axis, position)
             score = np.minimum(score, np.abs(known @ _channel(array, axis, position)))
         best = int(np.argmax(score))
-        return alike[best] if score[best] > _ALIKE else None
+        return alike[best] if score[best] > (_ALIKE_ROUNDED if _is_rounded(array) else _ALIKE) else None
 
     def _channels(self, shape: tuple[int, ...], axis: int, position: int) -> Array:
         key = (shape, axis, position)
@@ -259,6 +275,15 @@ def _cut_evenly(number: int, array: Array) -> Iterator[_Piece]:
         length = array.size // parts
         if array.shape[0] % parts == 0 and length >= _FEW:
             yield from (_Piece(number, part * length, length) for part in range(parts))
+
+
+def _is_rounded(array: Array) -> bool:
+    return array.dtype.kind in "iu" and array.dtype.itemsize == 1
+
+
+def _is_fine(line: Array) -> bool:
+    """Say whether a channel is as it was but for its scale: in few steps of 8 bits too much was lost."""
+    return not _is_rounded(line) or int(line.max()) - int(line.min()) >= _STEPS
 
 
 def _channel(array: Array, axis: int, position: int) -> Array:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from inspect import getattr_static
 
+import onnx_ir as ir
 from torch import nn
 
-from hieronnx.attribute._contents import Contents
+from hieronnx._contents import Contents
 from hieronnx.attribute._holdings import Parameters, find_holdings, is_telling
 from hieronnx.attribute.projected import HeldParameter
 from hieronnx.graph import View
@@ -16,6 +17,8 @@ from hieronnx.hierarchy import CallId
 from hieronnx.sidecar import OpenedModel
 
 __all__ = ["ModuleTable", "Weights", "weigh"]
+
+_MANY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,15 @@ class Weights:
     Attributes:
         held: The parameters that each constant holds, by its number in the view.
         agreement: The share of the file's weights that the model has; a weight is what has the shape of a parameter.
-        strange: How many weights of the file the model does not have, whatever their shape.
+        strange: The weights of the file that the model does not have, whatever their shape.
+        rounded: Whether there are weights in 8 bits or fewer.
         unmatched: The first calls of modules with parameters of which the file has none.
     """
 
     held: Mapping[int, HeldParameter]
     agreement: float
-    strange: int
+    strange: tuple[int, ...]
+    rounded: bool
     unmatched: tuple[CallId, ...]
 
 
@@ -84,9 +89,14 @@ def weigh(opened: OpenedModel, model: nn.Module, view: View, table: ModuleTable)
     return Weights(
         held=held,
         agreement=_measure_agreement(contents, held, strange, parameters),
-        strange=len(strange),
+        strange=tuple(strange),
+        rounded=any(_is_rounded(tensor) for tensor in contents.tensors.values()),
         unmatched=_find_unmatched(held.values(), parameters, table),
     )
+
+
+def _is_rounded(tensor: ir.TensorProtocol) -> bool:
+    return tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 and tensor.size >= _MANY and len(tensor.shape) > 1
 
 
 def _find_unmatched(held: Iterable[HeldParameter], parameters: Parameters, table: ModuleTable) -> tuple[CallId, ...]:

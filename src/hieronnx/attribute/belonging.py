@@ -7,19 +7,20 @@ one of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from hieronnx._running import Array, Runner, open_runner
 from hieronnx.attribute._holdings import is_telling
 from hieronnx.attribute._htp.inputs import array_of, list_choices, name_arguments
 from hieronnx.attribute._weights import ModuleTable, weigh
+from hieronnx.capture.untouched import untouched
 from hieronnx.categories import category_of
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph import view_model, walk_nodes
@@ -28,10 +29,12 @@ from hieronnx.sidecar import OpenedModel
 
 __all__ = ["Belonging", "examine"]
 
-# How far apart outputs may be, as a part of their spread. Half precision leaves a thousandth, 8 bits some hundredths
-# and in deep models more; a layer more or less leaves tenths.
-_ROUNDING = 0.03
+# How far apart outputs may be, as a part of their spread. Single precision leaves less than a ten-thousandth, half a
+# thousandth and in deep models more, 8 bits some hundredths and more. Beyond it the weights must be the model's.
+_ROUNDING = 0.002
+_HALVING = 0.03
 _QUANTIZING = 0.5
+_HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Belonging:
         proven: Whether the outputs alone say that the file is of the model, wherever its weights are from: they are the
             same, and can hardly be so by chance. Then the weights are not looked at.
         quantized: Whether the file computes with few bits.
+        halved: Whether it computes in half precision.
         weights: The share of the file's weights that the model has.
         strange: How many weights of the file the model does not have, whatever their shape.
         unmatched: The modules with parameters of which the file has none.
@@ -51,14 +55,21 @@ class Belonging:
     outputs: float | None
     proven: bool
     quantized: bool
+    halved: bool
     weights: float = 1.0
     strange: int = 0
     unmatched: tuple[CallId, ...] = ()
 
     @property
     def same_outputs(self) -> bool:
-        """Whether the outputs are the same but for the precision; also where none could be compared."""
-        return self.outputs is None or self.outputs <= (_QUANTIZING if self.quantized else _ROUNDING)
+        """Whether the outputs are the same but for the precision."""
+        farthest = _QUANTIZING if self.quantized else _HALVING if self.halved else _ROUNDING
+        return self.outputs is not None and self.outputs <= farthest
+
+    @property
+    def near_outputs(self) -> bool:
+        """Whether they are so near that no module can be missing which does much."""
+        return self.outputs is not None and self.outputs <= (_QUANTIZING if self.quantized else _HALVING)
 
 
 def examine(opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Belonging:
@@ -70,22 +81,23 @@ def examine(opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: 
     """
     given = _run_model(model, args, kwargs)
     apart, telling = _compare_outputs(opened, name_arguments(model, args, kwargs), given)
-    nodes = (node for _, node in walk_nodes(opened.model))
+    nodes = [node for _, node in walk_nodes(opened.model)]
     quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
-    if apart is not None and telling and apart <= _ROUNDING:
-        return Belonging(apart, True, quantized)
+    halved = any(_is_half(value) for node in nodes for value in (*node.inputs, *node.outputs))
+    if apart is not None and telling and apart <= (_HALVING if halved or quantized else _ROUNDING):
+        return Belonging(apart, True, quantized, halved)
     found = weigh(opened, model, view_model(opened.model), ModuleTable.of(model))
-    return Belonging(apart, False, quantized, found.agreement, found.strange, found.unmatched)
+    return Belonging(apart, False, quantized, halved, found.agreement, len(found.strange), found.unmatched)
+
+
+def _is_half(value: ir.Value | None) -> bool:
+    return value is not None and value.dtype in _HALF
 
 
 def _run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
-    """Run the model on copies of the inputs, for it may write to them; return its outputs."""
-    apart = tree_map(
-        lambda leaf: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf, (tuple(args), dict(kwargs))
-    )
-    positional, named = deepcopy(apart)
+    """Run the model and return its outputs."""
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with untouched(model, args, kwargs) as (positional, named):
             given = model(*positional, **named)
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
@@ -110,9 +122,14 @@ def _compare_outputs(opened: OpenedModel, arguments: Sequence[tuple[str, Array]]
         ways = list_choices(runner.inputs, arguments, opened.name)
         if len(ways) == 1:
             return _compare(runner.run(ways[0](arguments)).values(), given)
-        found = [_try(runner, way(arguments), given) for way in ways]
-    compared = [(apart, telling) for apart, telling in found if apart is not None]
-    return min(compared, default=(None, False))
+        best: _Compared = (None, False)
+        for way in ways:
+            apart, telling = _try(runner, way(arguments), given)
+            if apart is not None and (best[0] is None or (apart, telling) < best):
+                best = apart, telling
+            if best[0] is not None and best[0] <= _ROUNDING:
+                break
+    return best
 
 
 def _try(runner: Runner, feeds: Mapping[str, Array], given: Sequence[Array]) -> _Compared:

@@ -45,13 +45,19 @@ class AttributedFile:
         agreement: Of `htp`, the share of the file's telling tensors whose values the model computed too; of
             `usage_based`, the share of the file's weights that the model has.
         unmatched: The calls of which nothing is in the file.
+        missing: Of `htp`, those of them that work on what the file gives, and of whose parameters it has none either.
+        foreign: Of `htp`, how many weights of the file are not the model's, and lead to nothing that it computes.
         contradictions: The nodes of which two kinds of evidence say different things.
+        input_sets: On how many sets of inputs file and model were compared; 0 where nothing was run.
     """
 
     hierarchy: Hierarchy
     agreement: float
     unmatched: tuple[CallId, ...]
+    missing: tuple[CallId, ...]
+    foreign: int
     contradictions: tuple[Disagreement, ...]
+    input_sets: int
 
 
 def attribute_file(
@@ -82,7 +88,10 @@ def attribute_file(
         hierarchy=hierarchy,
         agreement=projected.agreement,
         unmatched=projected.unmatched,
+        missing=projected.missing,
+        foreign=projected.foreign,
         contradictions=tuple(Disagreement(nodes[view.node_key(c.node)], c.says) for c in projected.contradictions),
+        input_sets=projected.input_sets,
     )
 
 

@@ -14,15 +14,16 @@ from torch import nn
 
 from hieronnx._running import open_runner
 from hieronnx._values import is_constant
-from hieronnx.attribute._contents import Contents
-from hieronnx.attribute._holdings import Parameters, find_holdings
 from hieronnx.attribute._htp.classes import Classes, classify
 from hieronnx.attribute._htp.inputs import InputSet, list_choices, name_arguments, vary
+from hieronnx.attribute._htp.lacking import find_foreign, find_missing
 from hieronnx.attribute._htp.names import add_names
 from hieronnx.attribute._htp.parameters import add_parameters, find_readers
 from hieronnx.attribute._htp.projecting import project
+from hieronnx.attribute._htp.scene import Scene
 from hieronnx.attribute._htp.seen import Seen, choose_feeds, see_tensors
 from hieronnx.attribute._htp.trace import Trace, trace_runs
+from hieronnx.attribute._weights import ModuleTable, weigh
 from hieronnx.attribute.projected import Projected
 from hieronnx.capture.modules import parameter_names
 from hieronnx.graph import NO_TENSOR, View
@@ -50,23 +51,43 @@ def attribute_htp(
     given = (tuple(args), dict(kwargs or {}))
     sets: list[InputSet] = [given, vary(given)]
     trace = trace_runs(model, sets)
-    seen = _see(opened, model, view, trace, sets)
     varying = _find_varying(view)
-    classes = classify(trace, seen.prints, varying, frozenset(view.graphs[0].outputs))
+    trace, seen, classes = _compare(trace, _see(opened, model, view, trace, sets), view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
-    nodes = project(view, trace, classes, seen.prints, tree, varying)
-    held, _ = find_holdings(Contents.of(opened, view), view, Parameters.of(model))
+    scene = Scene(view, trace, classes, seen.prints)
+    nodes = project(scene, tree, varying)
+    weights = weigh(opened, model, view, ModuleTable.of(model))
     readers = find_readers(trace, parameter_names(model))
-    contradictions = add_parameters(view, nodes, held, readers, tree, seen.prints)
+    contradictions = add_parameters(view, nodes, weights.held, readers, tree, seen.prints)
     contradictions += add_names(view, nodes, trace.sites, tree)
     return Projected(
         sites=trace.sites,
         nodes=nodes,
-        initializers=held,
+        initializers=weights.held,
         unmatched=_find_unmatched(trace, classes, nodes),
+        missing=find_missing(scene, nodes, weights),
+        foreign=len(find_foreign(view, classes, weights.strange, frozenset(varying))),
         agreement=classes.agreement,
         contradictions=contradictions,
+        input_sets=trace.sets,
     )
+
+
+def _compare(trace: Trace, seen: Seen, view: View, varying: Sequence[int]) -> tuple[Trace, Seen, Classes]:
+    """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
+
+    Nobody gave the other sets: numbers that must be sorted, say, are not.
+    """
+    outputs = frozenset(view.graphs[0].outputs)
+    first_trace, first_seen = trace.on_first(), seen.on_first()
+    if seen.sets < trace.sets:
+        trace, seen = first_trace, first_seen
+    classes = classify(trace, seen.prints, varying, outputs)
+    if trace.sets > 1 and not classes.reached:
+        alone = classify(first_trace, first_seen.prints, varying, outputs)
+        if alone.reached:
+            return first_trace, first_seen, alone
+    return trace, seen, classes
 
 
 def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: Sequence[InputSet]) -> Seen:

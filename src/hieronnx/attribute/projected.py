@@ -17,7 +17,8 @@ class HeldParameter:
 
     parameters: tuple[str, ...]
     how: str
-    """`name`, `value`, `transposed` (the values in another order) or `fused` (several parameters in one)."""
+    """`name`, `value`, `transposed` (the values in another order), `scaled` (they go along with it channel by channel)
+    or `fused` (several parameters in one)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,19 @@ class Projected:
         nodes: The attribution of each node in the view's order; None where there is no evidence.
         initializers: For each initializer of the view the parameters that it holds, where that is known.
         unmatched: The calls that made values of which none is in the file.
+        missing: Of `htp`, those of them that work on what the file gives, and of whose parameters it has none either.
+        foreign: Of `htp`, how many weights of the file are not the model's, and lead to nothing that it computes.
         agreement: The share of the file's telling tensors whose values the run made too; 1 where there are none.
         contradictions: The nodes of which two kinds of evidence say different things.
+        input_sets: On how many sets of inputs model and file were compared; 0 where nothing was run.
     """
 
     sites: tuple[CallSite, ...]
     nodes: list[Attribution | None]
     initializers: Mapping[int, HeldParameter] = field(default_factory=dict)
     unmatched: tuple[CallId, ...] = ()
+    missing: tuple[CallId, ...] = ()
+    foreign: int = 0
     agreement: float = 1.0
     contradictions: tuple[Contradiction, ...] = ()
+    input_sets: int = 0

@@ -31,6 +31,8 @@ class FxValues:
         """The nodes by their numbers."""
         self._renewed: dict[int, int] = {}
         """For each number the one of the node that stands for its tensor since torch traced it anew."""
+        self._line: torch.fx.Node | None = None
+        """The node whose line of generated code made the latest node."""
         self._values: dict[int, Any] = {}
         """The value of the raw ONNX graph for each number, right after torch translated it."""
         self._tensors: dict[int, int] = {}
@@ -78,6 +80,19 @@ class FxValues:
         if number is not None and old is not new:
             self._renewed[number] = self._number_of(new)
 
+    def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
+
+        torch runs the code of a region that it set apart, such as one without gradients, where it traces it anew.
+        """
+        number = old.meta.get(_NUMBER)
+        if number is not None:
+            if old is self._line:  # it became more than one
+                self._renewed.pop(number, None)
+            elif _without_place(old) == _without_place(new):
+                self._renewed[number] = self._number_of(new)
+        self._line = old
+
     def _keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
         self._values = {}  # the main graph comes last
         for node in graph.nodes:
@@ -110,3 +125,8 @@ class FxValues:
             number = self._renewed[number]
             found = self._tensors.get(number, found)
         return found
+
+
+def _without_place(node: torch.fx.Node) -> str:
+    """Name what a node does, whether or not it does it in place: torch traces anew without that."""
+    return str(node.target).replace("_.", ".")

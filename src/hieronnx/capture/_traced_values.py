@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,9 +19,10 @@ from hieronnx.hierarchy import CallId
 __all__ = ["TracedValues"]
 
 _MARK = "hieronnx"
-# Nodes that torch replaces by others, as it does those that work in place.
+# Nodes that torch replaces by others, as it does those that work in place, or leaves out: a sum with 0, say.
 _SCRIPTED = "prim::CallFunction"
-_REPLACED = frozenset({_SCRIPTED, "prim::ListUnpack", "prim::TupleUnpack"})
+_NEUTRAL = ("aten::add", "aten::div", "aten::mul", "aten::sub")
+_REPLACED = frozenset({_SCRIPTED, "prim::ListUnpack", "prim::TupleUnpack", *_NEUTRAL})
 # torch puts another value in the stead of what this makes, if it fuses it, and gives that its name.
 _FUSED = "BatchNormalization"
 
@@ -97,7 +99,7 @@ class TracedValues:
         made = {number: value for number, value in found.items() if value.node().kind() != "prim::Param"}
         kinds = {number: value.node().kind() for number, value in made.items()}
         replaced = [n for n, kind in kinds.items() if kind in _REPLACED or kind.endswith("_")]
-        writers = [_first_number(node) for node in graph.nodes() if node.kind().endswith("_")] if replaced else []
+        writers = sorted(_first_number(n) for n in graph.nodes() if n.kind().endswith("_")) if replaced else []
         self._readers = {number: list(_find_readers(made[number], writers)) for number in replaced}
         # What a function that was scripted returns keeps the name that it has inside the function.
         self._give_names({number: value for number, value in made.items() if kinds[number] != _SCRIPTED})
@@ -193,11 +195,11 @@ def _index(before: View, carried: Carried) -> dict[int, int]:
 
 
 def _find_readers(value: torch.Value, writers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield who reads a value, and in which place; only up to the next node that may write to its memory."""
-    following = next((writer for writer in writers if writer > value.unique()), None)
+    """Yield who reads a value, and in which place; only up to the next of the nodes that may write to its memory."""
+    place = bisect_right(writers, value.unique())
     for use in value.uses():
         reader = _first_number(use.user)
-        if following is None or 0 <= reader <= following:
+        if place == len(writers) or 0 <= reader <= writers[place]:
             yield reader, use.offset
 
 

@@ -144,6 +144,8 @@ class _Watcher:
         # torch traces a body anew, more than once, from the code that it generated for it, and gives its nodes what is
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
         source = _torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
+        if source is not None:
+            self._passed.follow_line(source, node)
         marked = None if source is None else (source.meta.get("custom") or {}).get(_MARK)
         if marked is None and _MARK in custom:
             return

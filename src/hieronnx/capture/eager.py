@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,10 +18,11 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.untouched import copy_tensor, untouched
 from hieronnx.hierarchy import ROOT, CallId
 from hieronnx.tags import CallSite
 
-__all__ = ["CallRecord", "EagerLog", "OpRecord", "copy_tensor", "log_eager"]
+__all__ = ["CallRecord", "EagerLog", "OpRecord", "log_eager"]
 
 # Their callables run once per call or iteration on plain tensors. Others (flex_attention, …) run theirs
 # under vmap, where there is no tensor that could be kept.
@@ -85,11 +85,6 @@ class EagerLog:
     """The names of the parameters and buffers among the values, by their numbers."""
 
 
-def copy_tensor(tensor: Tensor) -> Tensor:
-    """Return the tensor's values in memory of their own, since in-place operations may change them later."""
-    return tensor.detach().clone()
-
-
 def log_eager(
     model: nn.Module,
     args: Sequence[Any] = (),
@@ -98,7 +93,7 @@ def log_eager(
     keep: Callable[[Tensor], Any] = copy_tensor,
     parts: bool = False,
 ) -> EagerLog:
-    """Run the model once and log its operations by module call; inputs and torch's state stay untouched.
+    """Run the model once and log its operations by module call; inputs, buffers and torch's state stay untouched.
 
     `keep` says what to remember of each tensor, by default a copy; it must not share the tensor's memory. It is asked
     once for each value that a tensor has.
@@ -106,10 +101,8 @@ def log_eager(
     too, after the operation itself. Errors of the model's own forward pass through as they are.
     """
     recorder = _Recorder(model, keep, _WITH_PARTS if parts else frozenset())
-    inputs, named_inputs = _copy_inputs(tuple(args), dict(kwargs or {}))
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=_cuda_devices(model)))
-        stack.enter_context(torch.no_grad())
+        inputs, named_inputs = stack.enter_context(untouched(model, args, kwargs))
         # Compiled functions, torch.cond among them, then run as the Python that they were written in.
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_without_fast_path())
@@ -302,16 +295,3 @@ def _without_fast_path() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
-
-
-def _copy_inputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copy the inputs, since a forward may write to them: a key-value cache grows with every run."""
-    leaves = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-    # deepcopy refuses tensors that are the result of a differentiable computation.
-    memo: dict[int, Any] = {id(leaf): copy_tensor(leaf) for leaf in leaves if not leaf.is_leaf}
-    return deepcopy((args, kwargs), memo)
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
-    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-    return sorted({device.index or 0 for device in devices if device.type == "cuda"})

@@ -38,9 +38,14 @@ def render_annotation(annotated: Annotated, *, colour: bool = False) -> str:
 
 
 def _describe_outputs(annotated: Annotated) -> list[str]:
-    if annotated.outputs is None:
-        return []
-    return [f"the outputs of file and model are {annotated.outputs:.2%} of their spread apart"]
+    lines = []
+    if annotated.outputs is not None:
+        lines.append(f"the outputs of file and model are {annotated.outputs:.2%} of their spread apart")
+    if annotated.input_sets == 1:
+        lines.append(
+            "on other inputs than those given they cannot be compared: what is equal on these by chance counts as equal"
+        )
+    return lines
 
 
 def _render_contradictions(annotated: Annotated, colour: bool) -> str:
@@ -78,6 +83,7 @@ def annotation_to_json(annotated: Annotated) -> dict[str, Any]:
         "strategy": annotated.strategy,
         "agreement": annotated.agreement,
         "outputs": annotated.outputs,
+        "input_sets": annotated.input_sets,
         "summary": summary_to_json(annotated.hierarchy),
         "unmatched": [_call(call) for call in annotated.unmatched],
         "contradictions": [

@@ -30,9 +30,9 @@ def render_carry(result: CarryResult, *, limit: int = 10, colour: bool = False) 
 
 def _describe(result: CarryResult) -> str:
     after = len(result.hierarchy.nodes)
-    parts = [f"{result.untouched:,} untouched", f"{result.rewritten:,} rewritten", f"{result.inserted:,} inserted"]
     covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call"
-    return f"{count(result.nodes_before, 'node')} became {after:,}, {covered}: {', '.join(parts)}"
+    parts = f"{result.untouched:,} untouched, {result.rewritten:,} rewritten, {result.inserted:,} without a counterpart"
+    return f"{count(result.nodes_before, 'node')} became {after:,}, {covered}: {parts}"
 
 
 def _render_evidence(result: CarryResult, colour: bool) -> str:

@@ -34,6 +34,8 @@ class Classes:
     """How far apart, as a part of their scale, values of the file and of the run may be."""
     agreement: float
     """The share of the file's telling tensors that are of some class."""
+    reached: bool
+    """Whether all telling outputs of the file are of some class, and there are some."""
 
     @property
     def near(self) -> bool:
@@ -76,9 +78,10 @@ def classify(
         }
         known = {t for t in judged if None not in of_tensor[t]}
         agreement = len(known) / len(judged) if judged else 1.0
+        reached = bool(given) and known.issuperset(given)
         if best is None or agreement >= best.agreement + _GAIN:
-            best = Classes(of_value, members, telling, of_tensor, tolerance, agreement)
-        if agreement >= _ENOUGH or (given and known.issuperset(given)):
+            best = Classes(of_value, members, telling, of_tensor, tolerance, agreement, reached)
+        if agreement >= _ENOUGH or reached:
             break
     assert best is not None  # there is a first step
     return best

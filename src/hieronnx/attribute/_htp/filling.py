@@ -35,6 +35,7 @@ class Filler:
         """Fill what can be filled, from the surer to the less sure."""
         self._settle_options()
         self._match_backwards()
+        self._scene.note_done()
         self._fill_between()
         self._fill_constants()
         self._fill_by_readers()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,6 +22,8 @@ InputSet: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments by position and by name."""
 
 _CHOICES = 64
+_FEW = 4
+"""Inputs of which all orders are tried, where names do not tell."""
 
 
 def array_of(tensor: Tensor) -> Array:
@@ -95,7 +98,7 @@ def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 def list_choices(
     inputs: Sequence[FileInput], arguments: Sequence[tuple[str, Array]], name: str
 ) -> list[Callable[[Sequence[tuple[str, Array]]], dict[str, Array]]]:
-    """List the ways to give the arguments to a file: by name, and the others in order, where they fit.
+    """List the ways to give the arguments to a file: by name, and the others where they fit, those in order first.
 
     An exporter may drop inputs and rename them, so there may be several ways.
 
@@ -122,9 +125,32 @@ def list_choices(
 def _fit(
     unnamed: Sequence[FileInput], left: Sequence[int], arguments: Sequence[tuple[str, Array]]
 ) -> Iterator[dict[str, int]]:
-    for chosen in combinations(left, len(unnamed)):
-        if all(_fits(wanted, arguments[position][1]) for wanted, position in zip(unnamed, chosen, strict=True)):
-            yield {wanted.name: position for wanted, position in zip(unnamed, chosen, strict=True)}
+    """Yield the arguments that inputs may take, with those in order first; few inputs may be in any other order."""
+    fitting = [[position for position in left if _fits(wanted, arguments[position][1])] for wanted in unnamed]
+    names = [wanted.name for wanted in unnamed]
+    for chosen in _choose_in_order(fitting):
+        yield dict(zip(names, chosen, strict=True))
+    if 1 < len(unnamed) <= _FEW:
+        for chosen in product(*fitting):
+            if len(set(chosen)) == len(chosen) and list(chosen) != sorted(chosen):
+                yield dict(zip(names, chosen, strict=True))
+
+
+def _choose_in_order(fitting: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to choose one of each that is after the one before, without trying what leads nowhere."""
+    last: list[int] = []
+    for positions in reversed(fitting):
+        before = last[-1] if last else math.inf
+        last.append(max((position for position in positions if position < before), default=-1))
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        chosen = pending.pop()
+        if len(chosen) == len(fitting):
+            yield chosen
+            continue
+        low, high = chosen[-1] if chosen else -1, last[len(fitting) - 1 - len(chosen)]
+        after = (position for position in fitting[len(chosen)] if low < position <= high)
+        pending.extend((*chosen, position) for position in sorted(after, reverse=True))
 
 
 def _fits(wanted: FileInput, array: Array) -> bool:

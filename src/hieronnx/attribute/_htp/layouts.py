@@ -24,6 +24,10 @@ class Layouts:
         """Return what numbers a tensor of the file holds."""
         return self._tensors[tensor][0][0].kind if tensor in self._tensors else ""
 
+    def size(self, tensor: int) -> int:
+        """Return how many numbers a tensor of the file has that was seen."""
+        return self._tensors[tensor][0][0].size
+
     def same_order(self, value: int, tensor: int) -> bool:
         """Say whether a value and a tensor have their numbers in the same order, whatever their shapes."""
         return tensor in self._tensors and self._near(self._values[value], self._tensors[tensor][0])

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from hieronnx.attribute._htp.classes import Classes
 from hieronnx.attribute._htp.filling import Filler
 from hieronnx.attribute._htp.matching import Matcher
 from hieronnx.attribute._htp.scene import Found, Scene
-from hieronnx.attribute._htp.trace import Prints, Trace
-from hieronnx.graph import View
 from hieronnx.hierarchy import Attribution, CallTree
 
 __all__ = ["project"]
 
 
-def project(
-    view: View,
-    trace: Trace,
-    classes: Classes,
-    prints: Mapping[int, Sequence[Prints]],
-    tree: CallTree,
-    varying: Sequence[int],
-) -> list[Attribution | None]:
+def project(scene: Scene, tree: CallTree, varying: Sequence[int]) -> list[Attribution | None]:
     """Attribute every node of a file that there is evidence for.
 
     Args:
-        view: The file.
-        trace: The run.
-        classes: Which of their values are equal.
-        prints: The fingerprints of the file's tensors.
+        scene: The file and the run; what is found is noted there.
         tree: The calls.
         varying: The tensors of the file that depend on its inputs.
     """
-    scene = Scene(view, trace, classes, prints)
     Matcher(scene).run()
     Filler(scene, varying).run()
     return [None if found is None else _attribute(scene, found, tree) for found in scene.found]

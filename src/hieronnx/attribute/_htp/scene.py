@@ -41,6 +41,8 @@ class Scene:
         present: The telling classes that the file has.
         below: For each tensor the classes of what is computed from it, through nodes that only move it.
         found: For each node of the file what was found.
+        done: The operations of which a match says for sure that some node does them; values too plain to be among those
+            that are present may be matched, too.
     """
 
     def __init__(self, view: View, trace: Trace, classes: Classes, prints: Mapping[int, Sequence[Prints]]) -> None:
@@ -49,6 +51,7 @@ class Scene:
         self.layouts = Layouts(trace.prints, prints, classes.tolerance)
         self.consumers = view.consumers()
         self.found: list[Found | None] = [None] * len(view.nodes)
+        self.done: set[int] = set()
         self.above: dict[int, int] = {}
         self.made: dict[int, list[int]] = defaultdict(list)
         self.tensors_by_class: dict[int, list[int]] = defaultdict(list)
@@ -92,8 +95,13 @@ class Scene:
         found = (self.trace.producers.get(value) for value in values)
         return tuple(dict.fromkeys(op for op in found if op is not None))
 
+    def note_done(self) -> None:
+        """Note which operations the nodes do that were matched in one call."""
+        sure = (f.ops for f in self.found if f is not None and not f.rule and len(self.scopes(f.ops)) == 1)
+        self.done = {op for ops in sure for op in ops}
+
     def region(self, ops: Iterable[int], *, constant: bool = False) -> list[int]:
-        """Return some operations and those behind them that make what the file does not have.
+        """Return some operations and those behind them that make what the file does not have, and no other node does.
 
         Args:
             ops: The operations.
@@ -104,7 +112,9 @@ class Scene:
         while pending and len(region) < _REGION:
             for value in self.trace.ops[pending.pop()].reads:
                 producer = self.trace.producers.get(value)
-                if producer is None or producer in region or self.classes.of_value.get(value) in self.present:
+                if producer is None or producer in region or producer in self.done:
+                    continue
+                if self.classes.of_value.get(value) in self.present:
                     continue
                 if constant or value in self.trace.varying:
                     region[producer] = None

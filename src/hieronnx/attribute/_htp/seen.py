@@ -16,6 +16,9 @@ from hieronnx.graph import View
 
 __all__ = ["Seen", "choose_feeds", "see_tensors"]
 
+_SAME = 1e-3
+"""How far the outputs of the right way may be apart; where they are farther, all ways are tried."""
+
 Feed = Callable[[Sequence[tuple[str, Array]]], dict[str, Array]]
 
 
@@ -25,10 +28,19 @@ class Seen:
 
     prints: dict[int, list[Prints]] = field(default_factory=dict)
     hidden: tuple[str, ...] = ()
+    sets: int = 1
+    """On how many sets of inputs the file ran."""
+
+    def on_first(self) -> Seen:
+        """Return what was seen on the first set of inputs alone."""
+        return Seen({t: [one[:1] for one in found] for t, found in self.prints.items()}, self.hidden)
 
 
 def see_tensors(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]) -> Seen:
-    """Run the file on every set of inputs and take the fingerprints of all that it computes and holds."""
+    """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
+
+    The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
+    """
     numbers = {
         (view.graphs[graph].key, name): t
         for t, (name, graph) in enumerate(zip(view.names, view.tensor_graphs, strict=True))
@@ -43,13 +55,19 @@ def see_tensors(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]
             if number is not None and array.dtype.kind in "biufc" and array.size:
                 found[number].append(take_fingerprint(array))
 
-        seen.hidden = runner.run_exposed(one, visit)
+        try:
+            seen.hidden = runner.run_exposed(one, visit)
+        except HieronnxError:
+            if not runs:
+                raise
+            break
         for name, array in one.items():
             visit("", name, array)
         runs.append(found)
+    seen.sets = len(runs)
     held: dict[int, list[Fingerprint]] = defaultdict(list)
     runner.read_initializers(lambda graph, name, array: _keep_held(held, numbers, name, array))
-    seen.prints = {t: [(found[0],) * len(feeds)] for t, found in held.items() if found}
+    seen.prints = {t: [(found[0],) * len(runs)] for t, found in held.items() if found}
     for number, found_first in runs[0].items():
         others = [run.get(number, []) for run in runs[1:]]
         if all(len(other) == len(found_first) for other in others):
@@ -80,4 +98,6 @@ def choose_feeds(
         apart = sum(min((min(distance(wanted, found), 1.0) for found in given), default=1.0) for wanted in outputs)
         if apart < nearest:
             best, nearest = way, apart
+        if nearest <= _SAME * len(outputs):
+            break
     return best

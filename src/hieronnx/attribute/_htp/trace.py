@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -36,6 +36,10 @@ class Trace:
     outputs: tuple[int, ...]
     sets: int
     """On how many sets of inputs the model did this."""
+
+    def on_first(self) -> Trace:
+        """Return the run on the first set of inputs alone."""
+        return replace(self, prints={value: prints[:1] for value, prints in self.prints.items()}, sets=1)
 
 
 def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:

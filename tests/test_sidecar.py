@@ -391,7 +391,7 @@ def test_a_file_whose_nodes_all_lost_their_metadata_has_no_hierarchy(
     for node in proto.graph.node:
         del node.metadata_props[:]
     onnx.save(proto, path)
-    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "keep the file as exported")
+    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "'hieronnx carry' puts it back")
     assert (open_model(path).hierarchy, open_model(proto).hierarchy) == (None, None)
     with pytest.raises(HieronnxError, match="the model has no hierarchy: its metadata has calls, but no node"):
         hieronnx.extract(proto, "scale")

@@ -14,13 +14,13 @@ from torch import nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 import hieronnx
-from callrecords import equal, largest_error
+from callrecords import equal, largest_error, number_calls
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.eager import _without_fast_path
 from hieronnx.capture.passing import PassRecorder, Places
 from hieronnx.capture.untouched import copy_inputs
-from hieronnx.hierarchy import CallId, Hierarchy, Passed
-from valuecheck import array_of, match_inputs, named_arrays, number_as_run, read_tensors
+from hieronnx.hierarchy import CallId, Passed
+from valuecheck import array_of, match_inputs, named_arrays, read_tensors
 
 
 @dataclass
@@ -86,7 +86,7 @@ def check_boundaries(path: Path, model: nn.Module, args: Sequence[Any], kwargs: 
     made = [tensors["", output.name][0] for output in proto.graph.output]
     error = largest_error(made, [array_of(t) for t in outputs])
     hierarchy = hieronnx.load(path)
-    runs = _number_runs(hierarchy, {graph for graph, _ in tensors})
+    runs = number_calls(hierarchy, {graph for graph, _ in tensors})
     found = Boundaries()
     for call in hierarchy.calls:
         had = eager.exchanges.get(runs.get(call.id, call.id))
@@ -99,17 +99,6 @@ def check_boundaries(path: Path, model: nn.Module, args: Sequence[Any], kwargs: 
             check.compare(f"{call.id} takes", call.received, had.received)
             check.compare(f"{call.id} gives", call.returned, had.returned)
     return found
-
-
-def _number_runs(hierarchy: Hierarchy, seen: set[str]) -> dict[CallId, CallId]:
-    """Return each call as the eager run numbers it: a run takes one branch of an If, and the file has both."""
-    attributed = {(n.graph, n.output): frozenset({tuple(n.scope), *map(tuple, n.origins)}) for n in hierarchy.nodes}
-    numbered = number_as_run(attributed, seen)
-    found = {}
-    for key, scopes in attributed.items():
-        if key[0] in seen:
-            found.update(zip(sorted(scopes), sorted(numbered[key]), strict=True))
-    return {CallId(*old): CallId(*new) for old, new in found.items()}
 
 
 @dataclass

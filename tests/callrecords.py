@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from hieronnx.capture.eager import log_eager
-from hieronnx.hierarchy import CallId
-from valuecheck import MASKED, array_of
+from hieronnx.hierarchy import CallId, Hierarchy
+from valuecheck import MASKED, array_of, number_as_run
 
 Arrays = Sequence[np.ndarray]
 
@@ -56,6 +56,17 @@ def run_eagerly(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 def _arrays(tensors: Iterable[torch.Tensor]) -> Arrays:
     return [array_of(tensor) for tensor in tensors if tensor.layout is torch.strided]
+
+
+def number_calls(hierarchy: Hierarchy, seen: set[str]) -> dict[CallId, CallId]:
+    """Return each call as the eager run numbers it: a run takes one branch of an If, and the file has both."""
+    attributed = {(n.graph, n.output): frozenset({tuple(n.scope), *map(tuple, n.origins)}) for n in hierarchy.nodes}
+    numbered = number_as_run(attributed, seen)
+    found = {}
+    for key, scopes in attributed.items():
+        if key[0] in seen:
+            found.update(zip(sorted(scopes), sorted(numbered[key]), strict=True))
+    return {CallId(*old): CallId(*new) for old, new in found.items()}
 
 
 # -- comparing --------------------------------------------------------------------------------------------

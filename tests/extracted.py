@@ -19,13 +19,13 @@ import onnxruntime as ort
 import torch
 from torch import nn
 
-from callrecords import Arrays, CallRecord, equal, identical, largest_error, open_session, run_eagerly
+from callrecords import Arrays, CallRecord, equal, identical, largest_error, number_calls, open_session, run_eagerly
 from hieronnx._extract import Extractor
 from hieronnx._extraction import Extraction, PartInput
 from hieronnx._parts.find import Part
 from hieronnx.graph import NO_TENSOR, View
 from hieronnx.hierarchy import CallId
-from valuecheck import array_of, match_inputs, named_arrays, number_as_run, read_tensors
+from valuecheck import array_of, match_inputs, named_arrays, read_tensors
 
 RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 
@@ -75,20 +75,8 @@ class PartCheck:
         self.tensors = read_tensors(proto, feeds)
         given = [self.tensors["", output.name][0] for output in proto.graph.output]
         self.error = largest_error(given, [array_of(t) for t in self.eager.outputs])
-        self._runs = self._number_runs()
+        self._runs = number_calls(self.extractor.hierarchy, {graph for graph, _ in self.tensors})
         self._sessions: dict[tuple[Any, ...], ort.InferenceSession] = {}
-
-    def _number_runs(self) -> dict[CallId, CallId]:
-        """Return each call as the eager run numbers it: a run takes one branch of an If, and the file has both."""
-        seen = {graph for graph, _ in self.tensors}
-        nodes = self.extractor.hierarchy.nodes
-        attributed = {(n.graph, n.output): frozenset({tuple(n.scope), *map(tuple, n.origins)}) for n in nodes}
-        numbered = number_as_run(attributed, seen)
-        found = {}
-        for key, scopes in attributed.items():
-            if key[0] in seen:
-                found.update(zip(sorted(scopes), sorted(numbered[key]), strict=True))
-        return {CallId(*old): CallId(*new) for old, new in found.items()}
 
     def check_all(self) -> Verdicts:
         """Check every call of the file."""

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from onnx import TensorProto, parser
 
@@ -67,7 +68,6 @@ def test_a_folder_beside_the_output_is_told(chain: Path, name: str) -> None:
 
 
 def test_an_export_replaces_regular_files_alone(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
     os.mkfifo(tmp_path / "model.onnx")
     with pytest.raises(hieronnx.HieronnxError, match="is a pipe, not a regular file"):
         hieronnx.export(torch.nn.ReLU(), (torch.ones(2),), output=tmp_path / "model.onnx")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hieronnx._rewriting import check_output, list_own_files, write_with_hierarchy
-from hieronnx.errors import InputError, MismatchError, MissingExtraError, check_known
+from hieronnx.errors import InputError, MismatchError, check_known, require
 from hieronnx.graph import ModelLike
 from hieronnx.hierarchy import CallId, Hierarchy
 from hieronnx.sidecar import OpenedModel, load, open_model, sidecar_path
@@ -135,7 +134,7 @@ def _check(
     onnx: ModelLike, model: nn.Module, output: str | os.PathLike[str] | None, strategy: str, torch_nn: str
 ) -> TagPolicy:
     """Refuse what cannot work before anything is run."""
-    _require("torch", "torch")
+    require("torch", "torch")
     from torch import nn
 
     from hieronnx.attribute.file import STRATEGIES
@@ -144,7 +143,7 @@ def _check(
         raise InputError(f"the model is a {type(model).__name__}; it must be a torch.nn.Module")
     check_known("strategy", strategy, STRATEGIES)
     if strategy == "htp":
-        _require("onnxruntime", "runtime")
+        require("onnxruntime", "runtime")
     policy = TagPolicy.parse(torch_nn)
     for name in policy.torch_nn or ():
         check_known("class in torch.nn", name, dir(nn))
@@ -153,11 +152,6 @@ def _check(
         in_place = isinstance(onnx, str | os.PathLike) and path.exists() and path.samefile(onnx)
         check_output(path, () if in_place else list_own_files(onnx))
     return policy
-
-
-def _require(package: str, extra: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise MissingExtraError(package, extra)
 
 
 def _attribute(

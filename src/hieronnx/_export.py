@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hieronnx._rewriting import write_with_hierarchy
 from hieronnx._staging import move_into_place, staging
-from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, writing
+from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, require, writing
 from hieronnx.graph import View
 from hieronnx.hierarchy import Hierarchy
 from hieronnx.sidecar import describe_file, encode_sidecar, load, open_model, sidecar_path
@@ -175,8 +175,8 @@ def _check(model: nn.Module, options: _Options, output: Path, torch_options: Map
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
     check_known("exporter", options.exporter, _EXPORTERS)
     check_known("strategy", options.strategy, _STRATEGIES)
-    if options.strategy == "htp" and importlib.util.find_spec("onnxruntime") is None:
-        raise MissingExtraError("onnxruntime", "runtime")
+    if options.strategy == "htp":
+        require("onnxruntime", "runtime")
     for name in TagPolicy.parse(options.torch_nn).torch_nn or ():
         check_known("class in torch.nn", name, dir(nn))
     if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):

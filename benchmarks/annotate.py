@@ -48,8 +48,8 @@ def prepare(kind: str, path: str) -> Callable[[], object]:
     import torch
 
     import hieronnx
-    import hieronnx._annotate
-    import hieronnx.attribute.belonging
+    import hieronnx.attribute.same_model
+    import hieronnx.tools.annotate
 
     torch.set_num_threads(1)
     model, inputs = _build()
@@ -83,7 +83,7 @@ def _build() -> tuple[Any, dict[str, Any]]:
 def _make_file(path: Path) -> None:
     import torch
 
-    from hieronnx._anonymize import anonymize_file
+    from benchmarks.anonymize import anonymize_file
 
     model, inputs = _build()
     plain = path.with_name("plain.onnx")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks._measure import Section, Work, measure, median
-from hieronnx._scopes import carry_scopes
-from hieronnx.graph import View, ViewGraph, ViewNode
-from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
+from hieronnx.attribute.carried import carry_scopes
+from hieronnx.graph.view import View, ViewGraph, ViewNode
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 
 _SIZES = (1_000, 10_000, 100_000)
 _NODES_PER_CALL = 10

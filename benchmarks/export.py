@@ -72,8 +72,8 @@ def prepare(side: str, exporter: str, model_name: str) -> Callable[[], None]:
 def _export_torch(model: nn.Module, inputs: dict[str, Any], path: Path, exporter: str) -> None:
     import torch
 
-    from hieronnx.capture._positional import by_position
     from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.positional import by_position
 
     if exporter == "dynamo":
         torch.onnx.export(model, (), path, kwargs=inputs, dynamo=True, verbose=False)

@@ -80,8 +80,8 @@ def prepare_files(path: str, layers: str, width: str, words: str) -> Callable[[]
 def _make_model(path: Path, layers: int, width: int, words: int) -> None:
     from onnx import TensorProto, helper
 
-    from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
-    from hieronnx.wire import write_annotated
+    from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
+    from hieronnx.files.wire import write_annotated
 
     weights = _Weights(path, external=12 * layers * width**2 * 4 > 2**31)
     nodes = [helper.make_node("Gather", [weights.add("words", words, width), "ids"], ["h0"], name="embed")]
@@ -164,7 +164,7 @@ class _Weights:
 
 
 def _make_hierarchy(model: onnx.ModelProto, layers: int) -> object:
-    from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Module, Node
+    from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Module, Node
 
     paths = ["", *(f"layers.{layer}" for layer in range(layers))]
     modules = {path: Module(path, "Net", "nets.Net", (), {}, (), (), 0, (), path.count(".") + 1) for path in paths}

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="CASE", help="cases of the zoo; all by default, and the report")
     options = parser.parse_args()
     sys.path.insert(0, str(_ROOT / "tests"))
-    from zoo import CASES
+    from support.zoo import CASES
 
     names = options.models or list(CASES)
     exports = [(name, exporter) for name in names for exporter in CASES[name].exporters]
@@ -46,8 +46,8 @@ def main() -> None:
 
 def _measure(exports: Sequence[tuple[str, str]], folder: Path | None) -> dict[str, dict[str, object]]:
     """Return for each column the cell of each model."""
-    from carry_matrix import make_subject, measure, measure_export, subject
-    from transformations import COLUMNS
+    from support.carry_matrix import make_subject, measure, measure_export, subject
+    from support.transformations import COLUMNS
 
     cells: dict[str, dict[str, object]] = {column: {} for column in ("torch's optimizer", *COLUMNS)}
     for name, exporter in exports:
@@ -67,7 +67,7 @@ def _measure(exports: Sequence[tuple[str, str]], folder: Path | None) -> dict[st
 
 
 def _render(cells: Mapping[str, Mapping[str, object]]) -> str:
-    from carry_matrix import Cell, add_up
+    from support.carry_matrix import Cell, add_up
 
     totals = {
         column: add_up((name, cell) for name, cell in found.items() if isinstance(cell, Cell))
@@ -111,7 +111,7 @@ def _by_model(cells: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def _cell_text(cell: object) -> str:
-    from carry_matrix import Cell
+    from support.carry_matrix import Cell
 
     if not isinstance(cell, Cell) or cell.verdicts is None:
         return "failed"

@@ -32,7 +32,7 @@ Counts = Counter[tuple[str, str, str]]
 def main() -> None:
     """Measure the cases that were named, or all; print the tables, and write them where all were measured."""
     sys.path.insert(0, str(ROOT / "tests"))
-    from zoo import CASES
+    from support.zoo import CASES
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.strategies", description=__doc__)
     parser.add_argument(
@@ -57,7 +57,7 @@ def main() -> None:
 def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, str, Counts]]:
     """Yield for each model, exporter and strategy what became of the nodes."""
     import hieronnx
-    from zoo import CASES
+    from support.zoo import CASES
 
     for name in names:
         case = CASES[name]
@@ -72,11 +72,11 @@ def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, 
 
 def measure_file(path: Path, truth: object, model: object, case: object, folder: Path) -> Iterator[tuple[str, Counts]]:
     """Yield for each strategy what it makes of a file without names."""
-    from hieronnx._anonymize import anonymize_file
-    from hieronnx._strategies import score
+    from benchmarks.anonymize import anonymize_file
+    from benchmarks.scores import score
     from hieronnx.attribute.file import attribute_file
-    from hieronnx.sidecar import open_model
-    from hieronnx.tags import TagPolicy
+    from hieronnx.files.opening import open_model
+    from hieronnx.hierarchy.tags import TagPolicy
 
     bare = folder / "bare.onnx"
     anonymize_file(path, bare)
@@ -89,8 +89,8 @@ def measure_file(path: Path, truth: object, model: object, case: object, folder:
 def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, str, Counts]]:
     """Yield for each model, tool and strategy what became of the nodes; truth is what was carried through the tool."""
     import hieronnx
-    from hieronnx._carry import carry
-    from zoo import CASES
+    from hieronnx.tools.carry import carry
+    from support.zoo import CASES
 
     for name in names:
         case = CASES[name]

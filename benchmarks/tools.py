@@ -12,9 +12,9 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from benchmarks._measure import Section, Work, measure, median
-from hieronnx.graph import view_model
-from hieronnx.hierarchy import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
-from hieronnx.sidecar import describe_file, encode_sidecar, sidecar_path
+from hieronnx.files.opening import describe_file, encode_sidecar, sidecar_path
+from hieronnx.graph.view import view_model
+from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
 
 _SIZES = (1_000, 10_000, 100_000)
 _NODES_PER_CALL = 10

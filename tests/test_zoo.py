@@ -6,10 +6,10 @@ import onnx
 import pytest
 import torch
 
-from baseline import assert_same_as_baseline
-from exports import export_baseline, export_ours, exported, largest_difference, run_in_new_process
-from valuecheck import check_values
-from zoo import CASES
+from support.baseline import assert_same_as_baseline
+from support.exports import export_baseline, export_ours, exported, largest_difference, run_in_new_process
+from support.valuecheck import check_values
+from support.zoo import CASES
 
 # Copies of an input as an output, and scripted roots, of which torch says nothing.
 NOTHING_KNOWN = {"input_as_output", "same_output_twice", "scripted_root"}

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from hieronnx._version import __version__
 
 if TYPE_CHECKING:
-    from hieronnx._analyze import Analysis, analyze
-    from hieronnx._annotate import Annotated, annotate
-    from hieronnx._carry import CarryResult, carry
-    from hieronnx._compare import Comparison, compare
-    from hieronnx._export import ExportResult, HierarchyExporter, export
-    from hieronnx._extract import extract
-    from hieronnx._extraction import Extraction
-    from hieronnx._optimize import optimize
-    from hieronnx._quantize import quantize
-    from hieronnx._validate import Finding, Findings, validate
     from hieronnx.errors import HieronnxError
-    from hieronnx.hierarchy import Call, CallId, Hierarchy, Initializer, Module, Node
-    from hieronnx.sidecar import load
+    from hieronnx.files.opening import load
+    from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Initializer, Module, Node
+    from hieronnx.tools.analyze import Analysis, analyze
+    from hieronnx.tools.annotate import Annotated, annotate
+    from hieronnx.tools.carry import CarryResult, carry
+    from hieronnx.tools.compare import Comparison, compare
+    from hieronnx.tools.export import ExportResult, HierarchyExporter, export
+    from hieronnx.tools.extract.extracting import extract
+    from hieronnx.tools.extract.result import Extraction
+    from hieronnx.tools.optimize import optimize
+    from hieronnx.tools.quantize import quantize
+    from hieronnx.tools.validate.validating import Finding, Findings, validate
 
 __all__ = [
     "Analysis",
@@ -52,32 +52,32 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "_analyze",
-    "analyze": "_analyze",
-    "Annotated": "_annotate",
-    "annotate": "_annotate",
-    "CarryResult": "_carry",
-    "carry": "_carry",
-    "Comparison": "_compare",
-    "compare": "_compare",
+    "Analysis": "tools.analyze",
+    "analyze": "tools.analyze",
+    "Annotated": "tools.annotate",
+    "annotate": "tools.annotate",
+    "CarryResult": "tools.carry",
+    "carry": "tools.carry",
+    "Comparison": "tools.compare",
+    "compare": "tools.compare",
     "HieronnxError": "errors",
-    "ExportResult": "_export",
-    "HierarchyExporter": "_export",
-    "export": "_export",
-    "Extraction": "_extraction",
-    "extract": "_extract",
-    "optimize": "_optimize",
-    "quantize": "_quantize",
-    "Finding": "_validate",
-    "Findings": "_validate",
-    "validate": "_validate",
-    "Call": "hierarchy",
-    "CallId": "hierarchy",
-    "Hierarchy": "hierarchy",
-    "Initializer": "hierarchy",
-    "Module": "hierarchy",
-    "Node": "hierarchy",
-    "load": "sidecar",
+    "ExportResult": "tools.export",
+    "HierarchyExporter": "tools.export",
+    "export": "tools.export",
+    "Extraction": "tools.extract.result",
+    "extract": "tools.extract.extracting",
+    "optimize": "tools.optimize",
+    "quantize": "tools.quantize",
+    "Finding": "tools.validate.validating",
+    "Findings": "tools.validate.validating",
+    "validate": "tools.validate.validating",
+    "Call": "hierarchy.records",
+    "CallId": "hierarchy.records",
+    "Hierarchy": "hierarchy.records",
+    "Initializer": "hierarchy.records",
+    "Module": "hierarchy.records",
+    "Node": "hierarchy.records",
+    "load": "files.opening",
 }
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from torch import nn
 
-from hieronnx._embedded import embed_in_nodes, embedded_model_metadata
-from hieronnx._fill import fill_gaps, make_nodes
-from hieronnx._scopes import Folded
+from hieronnx.attribute.carried import Folded
+from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.capture.captured import Captured, Embedding
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.capture.passing import Places
-from hieronnx.graph import View
-from hieronnx.hierarchy import Call, CallTree, Hierarchy, Initializer, Passed
-from hieronnx.tags import TagPolicy, build_calls
+from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.records import Call, CallTree, Hierarchy, Initializer, Passed
+from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 __all__ = ["attribute_captured", "embed"]
 

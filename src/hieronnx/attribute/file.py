@@ -8,15 +8,15 @@ from typing import Any
 
 from torch import nn
 
-from hieronnx._fill import fill_gaps, make_nodes
+from hieronnx.attribute.by_usage import attribute_usage_based
+from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.projected import Projected
-from hieronnx.attribute.usage_based import attribute_usage_based
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.errors import check_known
-from hieronnx.graph import View, view_model
-from hieronnx.hierarchy import CallId, CallTree, Hierarchy, Initializer, Node
-from hieronnx.sidecar import OpenedModel
-from hieronnx.tags import TagPolicy, build_calls
+from hieronnx.files.opening import OpenedModel
+from hieronnx.graph.view import View, view_model
+from hieronnx.hierarchy.records import CallId, CallTree, Hierarchy, Initializer, Node
+from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 __all__ = ["STRATEGIES", "AttributedFile", "Disagreement", "attribute_file"]
 
@@ -79,7 +79,7 @@ def attribute_file(
     if strategy == "usage_based":
         projected = attribute_usage_based(opened, model, view=view)
     else:
-        from hieronnx.attribute.htp import attribute_htp  # it needs ONNX Runtime, which the other does not
+        from hieronnx.attribute.by_value.htp import attribute_htp  # it needs ONNX Runtime, which the other does not
 
         projected = attribute_htp(opened, model, args, kwargs, view=view)
     hierarchy = _make_hierarchy(projected, view, model, policy)

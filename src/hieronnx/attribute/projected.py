@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hieronnx.hierarchy import Attribution, CallId
-from hieronnx.tags import CallSite
+from hieronnx.hierarchy.records import Attribution, CallId
+from hieronnx.hierarchy.tags import CallSite
 
 __all__ = ["Contradiction", "HeldParameter", "Projected"]
 

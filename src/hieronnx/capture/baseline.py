@@ -6,8 +6,8 @@ import warnings
 
 import torch
 
-from hieronnx.capture._positional import by_position, torchscript_options
 from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.positional import by_position, torchscript_options
 
 __all__ = ["export_baseline"]
 

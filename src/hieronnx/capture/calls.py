@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from hieronnx.hierarchy import ROOT, CallId
-from hieronnx.tags import CallSite
+from hieronnx.hierarchy.records import ROOT, CallId
+from hieronnx.hierarchy.tags import CallSite
 
 __all__ = ["CallRecorder", "module_calls_through", "module_paths"]
 

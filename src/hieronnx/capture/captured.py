@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
-from hieronnx._scopes import Carried
+from hieronnx.attribute.carried import Carried
 from hieronnx.capture.passing import Exchange
-from hieronnx.graph import View
-from hieronnx.hierarchy import CallId
-from hieronnx.tags import CallSite
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.tags import CallSite
 
 __all__ = ["Annotate", "Captured", "Embedding", "ExportRequest"]
 

@@ -18,14 +18,14 @@ import torch
 from onnx_ir.passes.common import InlinePass
 from torch import nn
 
-from hieronnx._scopes import carry_scopes
-from hieronnx.capture import _torch
-from hieronnx.capture._fx_values import FxValues
+from hieronnx.attribute.carried import carry_scopes
+from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
+from hieronnx.capture.fx_values import FxValues
 from hieronnx.errors import writing
-from hieronnx.graph import View, first_output, view_model, walk_nodes
-from hieronnx.hierarchy import ROOT, Attribution, CallId, CallTree
+from hieronnx.graph.view import View, first_output, view_model, walk_nodes
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 
 __all__ = ["export_dynamo"]
 
@@ -86,10 +86,10 @@ class _Watcher:
     def watching(self) -> Iterator[None]:
         """Observe torch while the context lasts."""
         with (
-            _torch.exclusive(),
-            _torch.observe_module_calls(self._enter, self._returned, self._leave),
-            _torch.observe_fx_nodes(self._mark),
-            _torch.observe_translation(self._keep_raw),
+            private_torch.exclusive(),
+            private_torch.observe_module_calls(self._enter, self._returned, self._leave),
+            private_torch.observe_fx_nodes(self._mark),
+            private_torch.observe_translation(self._keep_raw),
             self._passed.watching(),
         ):
             yield
@@ -105,7 +105,7 @@ class _Watcher:
 
     # While torch.export traces -----------------------------------------------------------------------------
 
-    def _enter(self, traced: _torch.TracedCall) -> Any:
+    def _enter(self, traced: private_torch.TracedCall) -> Any:
         module, tracer = traced.module, traced.tracer
         if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
             self._bodies.append(module)
@@ -143,7 +143,7 @@ class _Watcher:
         custom = node.meta.get("custom") or {}
         # torch traces a body anew, more than once, from the code that it generated for it, and gives its nodes what is
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
-        source = _torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
+        source = private_torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
         if source is not None:
             self._passed.follow_line(source, node)
         marked = None if source is None else (source.meta.get("custom") or {}).get(_MARK)
@@ -230,7 +230,9 @@ class _Watcher:
         root = self._recorder.enter(self._model)
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()
-            names = [(key, name.removeprefix(_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack]
+            names = [
+                (key, name.removeprefix(private_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack
+            ]
             paths = [(key, name, self._path_of_stack_key(str(key)) or self._path_of_alias(name)) for key, name in names]
             found = [((key, name), path) for key, name, path in paths if path]
             call = self._recorder.enter_recorded("strict", found) if stack else None

@@ -19,8 +19,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.untouched import copy_tensor, untouched
-from hieronnx.hierarchy import ROOT, CallId
-from hieronnx.tags import CallSite
+from hieronnx.hierarchy.records import ROOT, CallId
+from hieronnx.hierarchy.tags import CallSite
 
 __all__ = ["CallRecord", "EagerLog", "OpRecord", "log_eager"]
 

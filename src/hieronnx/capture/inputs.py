@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.capture._draw import Limits, draw, make_generator, read_device
-from hieronnx.capture._pretrained import is_pretrained, make_pretrained
-from hieronnx.capture._specs import (
+from hieronnx.capture.draw import Limits, draw, make_generator, read_device
+from hieronnx.capture.pretrained import is_pretrained, make_pretrained
+from hieronnx.capture.specs import (
     DTYPES,
     Given,
     InputSpec,

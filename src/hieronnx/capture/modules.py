@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hieronnx.hierarchy import Module
+from hieronnx.hierarchy.records import Module
 
 __all__ = ["describe_modules", "parameter_names"]
 

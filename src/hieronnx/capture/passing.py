@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from hieronnx.hierarchy import CallId
+from hieronnx.hierarchy.records import CallId
 
 __all__ = ["Exchange", "PassRecorder", "Places"]
 

@@ -18,19 +18,19 @@ from typing import Any
 import torch
 from torch import nn
 
-from hieronnx._scopes import Carried, Folded, carry_scopes
-from hieronnx.capture import _torch
-from hieronnx.capture._positional import by_position, torchscript_options
-from hieronnx.capture._torch import node_blocks, node_outputs
-from hieronnx.capture._torch_view import TorchView, view_torch_graph
-from hieronnx.capture._traced_values import TracedValues
+from hieronnx.attribute.carried import Carried, Folded, carry_scopes
+from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.capture.passing import Exchange
+from hieronnx.capture.positional import by_position, torchscript_options
+from hieronnx.capture.private_torch import node_blocks, node_outputs
+from hieronnx.capture.torch_view import TorchView, view_torch_graph
+from hieronnx.capture.traced_values import TracedValues
 from hieronnx.errors import writing
-from hieronnx.graph import NO_TENSOR, View
-from hieronnx.hierarchy import Attribution, CallId, CallTree, join_scopes
-from hieronnx.wire import read_node_names, write_annotated
+from hieronnx.files.wire import read_node_names, write_annotated
+from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.hierarchy.records import Attribution, CallId, CallTree, join_scopes
 
 __all__ = ["export_torchscript"]
 
@@ -47,7 +47,7 @@ def export_torchscript(request: ExportRequest, annotate: Annotate) -> None:
             write_annotated(stream, model_bytes, embedding.nodes, embedding.model)
 
     options = torchscript_options(request)
-    with watcher.watching(), _torch.replace_file_writer(write), by_position(request) as args, _quiet():
+    with watcher.watching(), private_torch.replace_file_writer(write), by_position(request) as args, _quiet():
         torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
 
 
@@ -57,7 +57,7 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
-        with _torch.without_graph_log():
+        with private_torch.without_graph_log():
             yield
 
 
@@ -102,10 +102,10 @@ class _Watcher:
     def watching(self) -> Iterator[None]:
         """Observe torch while the context lasts."""
         with (
-            _torch.exclusive(),
+            private_torch.exclusive(),
             module_calls_through(self._run_call),
-            _torch.observe_lowering(self),
-            _torch.observe_finished_graph(self._carry_to_finished),
+            private_torch.observe_lowering(self),
+            private_torch.observe_finished_graph(self._carry_to_finished),
         ):
             yield
 
@@ -127,8 +127,8 @@ class _Watcher:
         call = self._recorder.enter(module)
         if call is None:
             return original(module, *args, **kwargs)
-        hooked = caller is not None and _torch.has_hooks(module)
-        start = len(_torch.traced_kinds()) if hooked else 0
+        hooked = caller is not None and private_torch.has_hooks(module)
+        start = len(private_torch.traced_kinds()) if hooked else 0
         if caller is None:
             self._passed.begin(module, args)
         self._passed.recorder.note_received(call, module, args, kwargs)
@@ -139,12 +139,12 @@ class _Watcher:
             return result
         finally:
             if caller is not None and hooked:
-                self._hooks.append(_HookNodes(caller, call, start, tuple(_torch.traced_kinds())))
+                self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
             self._recorder.leave(call)
 
     def _name_scope(self, module: nn.Module, call: CallId) -> None:
         """Put the call's number into the name of the scope that torch is about to push for it."""
-        names = _torch.trace_scope_names()
+        names = private_torch.trace_scope_names()
         if names is None or module not in names:
             return
         original = self._original_names.setdefault(module, names[module])

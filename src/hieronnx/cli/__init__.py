@@ -9,19 +9,18 @@ import gc
 
 import click
 
-from hieronnx import __version__
-from hieronnx.cli._commands import Commands
-from hieronnx.cli._console import quiet_readers
+from hieronnx._version import __version__
 from hieronnx.cli.analyze import analyze_command
 from hieronnx.cli.annotate import annotate_command
 from hieronnx.cli.carry import carry_command
+from hieronnx.cli.commands import Commands
 from hieronnx.cli.compare import compare_command
+from hieronnx.cli.console import quiet_readers
 from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
 from hieronnx.cli.optimize import optimize_command
 from hieronnx.cli.quantize import quantize_command
-from hieronnx.cli.strategies import strategies_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 
@@ -55,7 +54,6 @@ for _command in (
     demo_command,
     export_command,
     extract_command,
-    strategies_command,
     optimize_command,
     quantize_command,
     tree_command,

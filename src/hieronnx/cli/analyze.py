@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour
+from hieronnx.cli.console import print_json, print_text, use_colour
 
 if TYPE_CHECKING:
-    from hieronnx._analyze.analysis import Analysis
+    from hieronnx.tools.analyze.result import Analysis
 
 __all__ = ["analyze_command"]
 
@@ -92,8 +92,8 @@ def analyze_command(
 
 
 def _run(model: Path, *, thresholds: Sequence[str], dims: Sequence[str], **options: Any) -> Analysis:
-    from hieronnx._analyze import analyze
-    from hieronnx.cli._syntax import parse_dim, parse_threshold
+    from hieronnx.cli.syntax import parse_dim, parse_threshold
+    from hieronnx.tools.analyze import analyze
 
     percents, sizes = dict(map(parse_threshold, thresholds)), dict(map(parse_dim, dims))
     return analyze(model, thresholds=percents, dims=sizes, **options)
@@ -102,7 +102,7 @@ def _run(model: Path, *, thresholds: Sequence[str], dims: Sequence[str], **optio
 def _write_files(
     analysis: Analysis, markdown: Path | None, modules_json: Path | None, show: Mapping[str, Any]
 ) -> list[Path]:
-    from hieronnx.cli._files import write_text
+    from hieronnx.cli.files import write_text
     from hieronnx.report.analysis import analysis_to_markdown
     from hieronnx.report.analysis_data import modules_to_json
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour, working
-from hieronnx.cli._files import list_model_files
-from hieronnx.cli._model import input_options, load_target, load_with_inputs, read_specs, torch_nn_option, trust_option
-from hieronnx.report._clean import clean_line
+from hieronnx.cli.console import print_json, print_text, use_colour, working
+from hieronnx.cli.files import list_model_files
+from hieronnx.cli.model import input_options, load_target, load_with_inputs, read_specs, torch_nn_option, trust_option
+from hieronnx.report.clean import clean_line
 
 if TYPE_CHECKING:
-    from hieronnx._annotate import Annotated
     from hieronnx.capture.inputs import InputSpec
     from hieronnx.report.summary import WrittenFile
+    from hieronnx.tools.annotate import Annotated
 
 __all__ = ["annotate_command"]
 
@@ -117,9 +117,9 @@ def _run(
     no_sidecar: bool,
 ) -> Annotated:
     """Load the model, make its inputs if it is to be run, and annotate the file."""
-    from hieronnx._annotate import annotate
     from hieronnx.errors import HieronnxError
-    from hieronnx.tags import TagPolicy
+    from hieronnx.hierarchy.tags import TagPolicy
+    from hieronnx.tools.annotate import annotate
 
     TagPolicy.parse(torch_nn)
     if not file.is_file():  # before the model is loaded, which may take long

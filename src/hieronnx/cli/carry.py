@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hieronnx.cli._carried import carried_options, show_carried
-from hieronnx.cli._console import working
+from hieronnx.cli.carried import carried_options, show_carried
+from hieronnx.cli.console import working
 
 __all__ = ["carry_command"]
 
@@ -50,7 +50,7 @@ def carry_command(
       hieronnx carry model.onnx optimized.onnx -o carried.onnx
       hieronnx carry carried.onnx quantized.onnx -o quantized.onnx
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx._carry import carry
+    from hieronnx.tools.carry import carry
 
     if inputs and not by_value:
         raise click.UsageError("--inputs is for --by-value.")
@@ -70,6 +70,6 @@ def carry_command(
 
 
 def _read_inputs(file: Path, model: Path) -> Mapping[str, Any]:
-    from hieronnx._tools.calibration import read_feeds, read_inputs
+    from hieronnx.tools.adapters.calibration import read_feeds, read_inputs
 
     return read_feeds(file, read_inputs(model))[0]

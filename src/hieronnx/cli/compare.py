@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour
+from hieronnx.cli.console import print_json, print_text, use_colour
 
 __all__ = ["compare_command"]
 
@@ -54,9 +54,9 @@ def compare_command(
       hieronnx compare model.onnx optimized.onnx
       hieronnx compare before.onnx after.onnx --values --markdown changes.md
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx._compare import compare
-    from hieronnx.cli._files import write_text
+    from hieronnx.cli.files import write_text
     from hieronnx.report.comparison import comparison_to_json, comparison_to_markdown, render_comparison
+    from hieronnx.tools.compare import compare
 
     comparison = compare(a, b, names=names, values=values)
     if markdown is not None:

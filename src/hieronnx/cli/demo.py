@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hieronnx.cli._console import print_text, use_colour, working
-from hieronnx.cli._files import list_files
+from hieronnx.cli.console import print_text, use_colour, working
+from hieronnx.cli.files import list_files
 
 if TYPE_CHECKING:
-    from hieronnx._export import ExportResult
+    from hieronnx.tools.export import ExportResult
 
 __all__ = ["demo_command"]
 
@@ -44,10 +44,10 @@ def demo_command(debug: bool, output: Path) -> None:
 
 
 def _export_demo(folder: Path, debug: bool) -> ExportResult:
-    from hieronnx._export import export
     from hieronnx.capture.inputs import make_inputs
     from hieronnx.capture.load import load_model
     from hieronnx.errors import ExportError
+    from hieronnx.tools.export import export
 
     with working(debug=debug) as report:
         report("building the demo model")

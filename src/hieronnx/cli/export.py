@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour, working
-from hieronnx.cli._files import list_files
-from hieronnx.cli._model import (
+from hieronnx.cli.console import print_json, print_text, use_colour, working
+from hieronnx.cli.files import list_files
+from hieronnx.cli.model import (
     exporter_option,
     input_options,
     load_with_inputs,
@@ -22,8 +22,8 @@ from hieronnx.cli._model import (
 )
 
 if TYPE_CHECKING:
-    from hieronnx._export import ExportResult
     from hieronnx.capture.inputs import InputSpec
+    from hieronnx.tools.export import ExportResult
 
 __all__ = ["export_command"]
 
@@ -113,7 +113,7 @@ class _Request:
 
 
 def _read_dynamic(texts: Sequence[str]) -> dict[str, dict[int, str]]:
-    from hieronnx.cli._syntax import parse_dynamic
+    from hieronnx.cli.syntax import parse_dynamic
 
     dynamic: dict[str, dict[int, str]] = {}
     for name, axes in map(parse_dynamic, texts):
@@ -133,7 +133,7 @@ def _read_options(
     verify_topology: bool,
 ) -> dict[str, Any]:
     """Turn the flags into options of `hieronnx.export`."""
-    from hieronnx.tags import TagPolicy
+    from hieronnx.hierarchy.tags import TagPolicy
 
     TagPolicy.parse(torch_nn)
     return {
@@ -152,8 +152,8 @@ def _run(
     target: str, output: Path, request: _Request, trust_remote_code: bool, report: Callable[[str], None]
 ) -> ExportResult:
     """Load the model, make its inputs and export it."""
-    from hieronnx._export import export
     from hieronnx.capture.inputs import to_dynamic_shapes
+    from hieronnx.tools.export import export
 
     model, kwargs = load_with_inputs(target, request.specs, trust_remote_code, report)
     shapes = to_dynamic_shapes(model, kwargs, request.dynamic)

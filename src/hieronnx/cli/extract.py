@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour
-from hieronnx.cli._files import list_model_files
+from hieronnx.cli.console import print_json, print_text, use_colour
+from hieronnx.cli.files import list_model_files
 
 if TYPE_CHECKING:
-    from hieronnx._extraction import Extraction
     from hieronnx.report.summary import WrittenFile
+    from hieronnx.tools.extract.result import Extraction
 
 __all__ = ["extract_command"]
 
@@ -61,10 +61,10 @@ def extract_command(
 
 
 def _extract_one(model: Path, target: str, output: Path, relative_names: bool, as_json: bool) -> None:
-    from hieronnx._extract import extract
     from hieronnx.errors import AmbiguousTargetError, InputError
     from hieronnx.report.extraction import render_extraction
     from hieronnx.report.summary import render_files
+    from hieronnx.tools.extract.extracting import extract
 
     try:
         extraction = extract(model, target, output=output, relative_names=relative_names)
@@ -78,10 +78,10 @@ def _extract_one(model: Path, target: str, output: Path, relative_names: bool, a
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
-    from hieronnx._extract import extract_all
-    from hieronnx.report._clean import clean_line
-    from hieronnx.report._text import count
+    from hieronnx.report.clean import clean_line
     from hieronnx.report.extraction import render_extractions
+    from hieronnx.report.text import count
+    from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []
     found = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
@@ -95,7 +95,7 @@ def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, a
 
 
 def _files(extraction: Extraction) -> list[WrittenFile]:
-    from hieronnx.sidecar import sidecar_path
+    from hieronnx.files.opening import sidecar_path
 
     path = Path(str(extraction.model))
     return list_model_files(path, sidecar_path(path))

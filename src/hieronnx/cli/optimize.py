@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli._carried import carried_options, show_carried
-from hieronnx.cli._console import working
+from hieronnx.cli.carried import carried_options, show_carried
+from hieronnx.cli.console import working
 
 __all__ = ["optimize_command"]
 
@@ -40,7 +40,7 @@ def optimize_command(
       hieronnx optimize model.onnx -o fast.onnx --with ort-extended
       hieronnx optimize model.onnx -o simple.onnx --with onnxsim
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx._optimize import optimize
+    from hieronnx.tools.optimize import optimize
 
     with working(debug=context.obj) as report:
         result = optimize(model, output=output, tool=tool, embed=not no_embed, sidecar=not no_sidecar, progress=report)

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from hieronnx.cli._carried import carried_options, show_carried
-from hieronnx.cli._console import working
+from hieronnx.cli.carried import carried_options, show_carried
+from hieronnx.cli.console import working
 
 __all__ = ["quantize_command"]
 
@@ -67,7 +67,7 @@ def quantize_command(
       hieronnx quantize model.onnx -o int8.onnx --with static --calibration inputs.npz
       hieronnx quantize model.onnx -o half.onnx --with fp16 --exclude '*.LayerNorm'
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx._quantize import quantize
+    from hieronnx.tools.quantize import quantize
 
     _check(tool, calibration, random_calibration, per_channel, keep_io_types)
     options: dict[str, Any] = {"per_channel": True} if per_channel else {}

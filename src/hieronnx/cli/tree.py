@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour
+from hieronnx.cli.console import print_json, print_text, use_colour
 
 __all__ = ["tree_command"]
 
@@ -33,8 +33,8 @@ def tree_command(
       hieronnx tree model.onnx 'encoder.layer.0.*' --nodes
       hieronnx tree model.onnx '*/LayerNorm*'
     """  # noqa: D301  click wants the backspace itself
+    from hieronnx.files.opening import load
     from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
-    from hieronnx.sidecar import load
 
     tree = grow_tree(load(model), pattern=pattern, depth=depth, all_calls=all_calls)
     if as_json:

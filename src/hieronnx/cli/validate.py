@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli._console import print_json, print_text, use_colour
+from hieronnx.cli.console import print_json, print_text, use_colour
 
 __all__ = ["validate_command"]
 
@@ -62,10 +62,10 @@ def validate_command(
       hieronnx validate model.onnx --baseline plain.onnx
       hieronnx validate model.onnx --fix
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx._repair import repair
-    from hieronnx._validate import validate
-    from hieronnx.cli._syntax import parse_threshold
+    from hieronnx.cli.syntax import parse_threshold
     from hieronnx.report.findings import findings_to_json, render_findings
+    from hieronnx.tools.validate.repair import repair
+    from hieronnx.tools.validate.validating import validate
 
     required = dict(map(parse_threshold, thresholds))
     fixed = repair(model, trust=fix_from) if fix or fix_from else ()

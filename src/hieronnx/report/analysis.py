@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from hieronnx._analyze.analysis import Analysis, AnalyzedNode, ModuleLine, Tally
-from hieronnx.hierarchy import CONFIDENCE
-from hieronnx.report._clean import clean_name
-from hieronnx.report._markdown import escape_markdown, make_markdown_table
-from hieronnx.report._text import align_rows, count, format_size, make_table, to_text
+from hieronnx.hierarchy.records import CONFIDENCE
+from hieronnx.report.clean import clean_name
+from hieronnx.report.markdown import escape_markdown, make_markdown_table
+from hieronnx.report.text import align_rows, count, format_size, make_table, to_text
+from hieronnx.tools.analyze.result import Analysis, AnalyzedNode, ModuleLine, Tally
 
 __all__ = ["SORT_KEYS", "analysis_to_markdown", "render_analysis"]
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
-from hieronnx._analyze.analysis import Analysis, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.errors import HieronnxError
-from hieronnx.report._clean import clean_name
+from hieronnx.report.clean import clean_name
+from hieronnx.tools.analyze.result import Analysis, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 
 __all__ = ["analysis_to_csv", "analysis_to_json", "modules_to_json"]
 

@@ -6,11 +6,11 @@ from typing import Any
 
 from rich.text import Text
 
-from hieronnx._annotate import Annotated
 from hieronnx.errors import MismatchError
-from hieronnx.hierarchy import CallId
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.hierarchy.records import CallId
 from hieronnx.report.summary import render_coverage, summary_to_json
+from hieronnx.report.text import count, make_table, to_text
+from hieronnx.tools.annotate import Annotated
 
 __all__ = ["annotation_to_json", "mismatch_to_json", "render_annotation"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.text import Text
 
-from hieronnx._carry import CarryResult, LostCall, RewrittenNodes
-from hieronnx.hierarchy import CONFIDENCE, CallId
-from hieronnx.report._clean import clean_name
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.hierarchy.records import CONFIDENCE, CallId
+from hieronnx.report.clean import clean_name
 from hieronnx.report.summary import summary_to_json
+from hieronnx.report.text import count, make_table, to_text
+from hieronnx.tools.carry import CarryResult, LostCall, RewrittenNodes
 
 __all__ = ["carry_to_json", "render_carry"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from hieronnx._compare import ChangeGroup, ComparedNode, Comparison, Kind, NodeChange, ValueChange
-from hieronnx.report._clean import clean_name
-from hieronnx.report._markdown import escape_markdown, make_markdown_table
-from hieronnx.report._text import make_table, to_text
+from hieronnx.report.clean import clean_name
+from hieronnx.report.markdown import escape_markdown, make_markdown_table
+from hieronnx.report.text import make_table, to_text
+from hieronnx.tools.compare import ChangeGroup, ComparedNode, Comparison, Kind, NodeChange, ValueChange
 
 __all__ = ["comparison_to_json", "comparison_to_markdown", "render_comparison"]
 

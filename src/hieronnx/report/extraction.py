@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.text import Text
 
-from hieronnx._extraction import Extraction, PartInput
-from hieronnx.hierarchy import CallId, Node
-from hieronnx.report._clean import clean_line, clean_name
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.report.clean import clean_line, clean_name
 from hieronnx.report.summary import render_model
+from hieronnx.report.text import count, make_table, to_text
+from hieronnx.tools.extract.result import Extraction, PartInput
 
 __all__ = ["extraction_to_json", "render_extraction", "render_extractions"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.text import Text
 
-from hieronnx._checks.findings import SEVERITIES, Finding, Findings
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.report.text import count, make_table, to_text
+from hieronnx.tools.validate.findings import SEVERITIES, Finding, Findings
 
 __all__ = ["findings_to_json", "render_findings"]
 

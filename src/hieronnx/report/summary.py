@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from hieronnx._document import CategoryEntry, Summary
-from hieronnx.categories import CATEGORIES
-from hieronnx.hierarchy import CONFIDENCE, Hierarchy
-from hieronnx.report._text import count, format_size, make_table, to_text
-from hieronnx.sidecar import summarize
+from hieronnx.files.document import CategoryEntry, Summary
+from hieronnx.files.opening import summarize
+from hieronnx.hierarchy.categories import CATEGORIES
+from hieronnx.hierarchy.records import CONFIDENCE, Hierarchy
+from hieronnx.report.text import count, format_size, make_table, to_text
 
 __all__ = ["WrittenFile", "render_coverage", "render_files", "render_model", "summary_to_json"]
 

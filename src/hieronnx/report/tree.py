@@ -11,9 +11,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hieronnx._lines import Lines, label_call, lay_out
-from hieronnx.hierarchy import Call, CallId, Hierarchy, Node
-from hieronnx.report._text import count, make_table, to_text
+from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
+from hieronnx.hierarchy.rows import Lines, label_call, lay_out
+from hieronnx.report.text import count, make_table, to_text
 
 __all__ = ["Branch", "grow_tree", "render_tree", "tree_to_json"]
 

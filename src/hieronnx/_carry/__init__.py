@@ -1,6 +1,0 @@
-"""Carry: the hierarchy of a model onto what a tool made of it."""
-
-from hieronnx._carry.carrying import carry, carry_made
-from hieronnx._carry.result import CarryResult, LostCall, RewrittenNodes
-
-__all__ = ["CarryResult", "LostCall", "RewrittenNodes", "carry", "carry_made"]

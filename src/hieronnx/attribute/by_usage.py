@@ -1,0 +1,177 @@
+"""The strategy `usage_based`: parameters' owners, then dataflow. The model is not run.
+
+A node that reads a parameter belongs to the module that owns it. What several modules own alike (tied weights, equal
+ones of which a file keeps one) says nothing of a node unless all that it reads leaves one owner. All other nodes follow
+from their neighbours.
+
+Without a run it is not known how often a module was called. The first use of its parameters, in the order of the
+file, is its first call. A module all of whose parameters are used more than once was called again, or one above it
+was; which of them cannot be told, so a later use goes to the nearest module above that has a parameter used once: that
+one ran once. No call has a number other than 0.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from hieronnx.attribute.projected import HeldParameter, Projected
+from hieronnx.attribute.propagate import propagate
+from hieronnx.attribute.weights import ModuleTable, weigh
+from hieronnx.files.opening import OpenedModel
+from hieronnx.graph.values import is_constant
+from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.hierarchy.tags import CallSite
+
+__all__ = ["attribute_usage_based"]
+
+_MOST_NAMES = 256
+"""Parameters that a constant may hold; of more that are equal, which one it is decides nothing."""
+_MOST_SOURCES = 64
+"""Parameters that a node may be made of; what is made of more belongs to nobody in particular."""
+
+
+def attribute_usage_based(opened: OpenedModel, model: nn.Module, *, view: View) -> Projected:
+    """Attribute the nodes of a file from the parameters that they use.
+
+    Raises:
+        HieronnxError: If the weights of the file cannot be read.
+    """
+    table = ModuleTable.of(model)
+    weights = weigh(opened, model, view, table)
+    owned = {t: _own(t, held, table) for t, held in weights.held.items() if len(held.parameters) <= _MOST_NAMES}
+    uses = _find_uses(view, owned)
+    placed = _place(uses, _find_once(uses, owned, table), table)
+    sites = _make_sites(placed, table)
+    parents = {site.id: site.parent for site in sites}
+    tree = CallTree(parents)
+    known = [_attribute(modules, use, tree) for modules, use in zip(placed, uses, strict=True)]
+    return Projected(
+        sites=sites,
+        nodes=list(propagate(view, known, parents)),
+        initializers=weights.held,
+        unmatched=weights.unmatched,
+        agreement=weights.agreement,
+    )
+
+
+# -- who uses what ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """The modules whose parameters something is made of.
+
+    Attributes:
+        modules: The modules.
+        certain: Whether it is made of them all; else of one of them, nobody knows which.
+        sources: The constants that hold the parameters.
+    """
+
+    modules: tuple[str, ...]
+    certain: bool
+    sources: frozenset[int]
+
+
+def _own(tensor: int, held: HeldParameter, table: ModuleTable) -> _Owned:
+    """Return the owners of what a constant holds."""
+    modules = table.owners(held.parameters)
+    return _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a node uses, and whether it only prepares it: reads constants alone."""
+
+    owned: _Owned | None
+    prepares: bool
+
+
+def _find_uses(view: View, owned: Mapping[int, _Owned]) -> list[_Use]:
+    """Find for each node whose parameters it reads, also through nodes that read constants alone."""
+    constant = [tensor in view.constants for tensor in range(len(view.names))]
+    made_of = dict(owned)
+    uses = []
+    for index, node in enumerate(view.nodes):
+        read = [made_of[tensor] for tensor in view.reads(index) if tensor in made_of]
+        use = _Use(_join(read), is_constant(node, constant))
+        uses.append(use)
+        for tensor in node.outputs:
+            if tensor != NO_TENSOR and use.prepares:
+                constant[tensor] = True
+                if use.owned is not None and tensor not in made_of:
+                    made_of[tensor] = use.owned
+    return uses
+
+
+def _join(read: Sequence[_Owned]) -> _Owned | None:
+    """Join what a node reads: what is certain counts; else the one owner that all of it may have."""
+    if not read:
+        return None
+    sources = frozenset().union(*(owned.sources for owned in read))
+    if len(sources) > _MOST_SOURCES:
+        return None
+    certain = tuple(dict.fromkeys(module for owned in read if owned.certain for module in owned.modules))
+    if certain:
+        return _Owned(certain, True, sources)
+    common = tuple(m for m in read[0].modules if all(m in owned.modules for owned in read))
+    return _Owned(common or read[0].modules, len(common) == 1, sources)
+
+
+def _find_once(uses: Iterable[_Use], owned: Mapping[int, _Owned], table: ModuleTable) -> set[str]:
+    """Find the modules that ran once: they, or one below them, have a parameter that is used once."""
+    users = Counter(
+        source for use in uses if use.owned is not None and not use.prepares for source in use.owned.sources
+    )
+    once = {""}
+    for source, count in users.items():
+        if count == 1 and owned[source].certain:
+            for module in owned[source].modules:
+                once.update(table.ancestors(module))
+    return once
+
+
+def _place(uses: Iterable[_Use], once: Collection[str], table: ModuleTable) -> list[tuple[str, ...]]:
+    """Return for each node the modules whose first call it belongs to, as far as that can be told."""
+    seen: set[int] = set()
+    placed = []
+    for use in uses:
+        modules: tuple[str, ...] = ()
+        if use.owned is not None and use.owned.certain:
+            again = not use.prepares and not seen.isdisjoint(use.owned.sources)
+            modules = tuple(dict.fromkeys(_rise(m, once, table) if again else m for m in use.owned.modules))
+        if use.owned is not None and not use.prepares:
+            seen |= use.owned.sources
+        placed.append(modules)
+    return placed
+
+
+def _rise(module: str, once: Collection[str], table: ModuleTable) -> str:
+    return next(above for above in table.ancestors(module) if above in once)
+
+
+# -- the result -------------------------------------------------------------------------------------------
+
+
+def _make_sites(placed: Iterable[Sequence[str]], table: ModuleTable) -> tuple[CallSite, ...]:
+    """Return the calls that nodes belong to and those above them, in the order of their first use."""
+    sites = {"": CallSite(ROOT, None, "")}
+    for module in (module for modules in placed for module in modules):
+        for path in reversed([above for above in table.ancestors(module) if above not in sites]):
+            parent = table.parents[path]
+            assert parent is not None  # the root is there
+            sites[path] = CallSite(CallId(path, 0), CallId(parent, 0), path)
+    return tuple(sites.values())
+
+
+def _attribute(modules: Sequence[str], use: _Use, tree: CallTree) -> Attribution | None:
+    if not modules:
+        return None
+    if tuple(modules) == ("",) and use.owned is not None and "" not in use.owned.modules:
+        return Attribution(ROOT, (ROOT,), "root", "root")  # a later use, of which nothing more is known
+    calls = tuple(CallId(module, 0) for module in modules)
+    return Attribution(tree.lowest_above(calls), calls, "parameter")

@@ -1,0 +1,123 @@
+"""The strategy `htp`: hierarchical trace-and-project, by value.
+
+The model runs in PyTorch with every operation logged by module call; the file runs with its tensors exposed; and a
+node belongs to the call that made its values. Neither names nor the order of operations count; but where no values
+tell, parameters do, and then names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from hieronnx.attribute.by_value.classes import Classes, classify
+from hieronnx.attribute.by_value.inputs import InputSet, list_choices, name_arguments, vary
+from hieronnx.attribute.by_value.lacking import find_foreign, find_missing
+from hieronnx.attribute.by_value.names import add_names
+from hieronnx.attribute.by_value.parameters import add_parameters, find_readers
+from hieronnx.attribute.by_value.projecting import project
+from hieronnx.attribute.by_value.scene import Scene
+from hieronnx.attribute.by_value.seen import Seen, choose_feeds, see_tensors
+from hieronnx.attribute.by_value.trace import Trace, trace_runs
+from hieronnx.attribute.projected import Projected
+from hieronnx.attribute.weights import ModuleTable, weigh
+from hieronnx.capture.modules import parameter_names
+from hieronnx.files.opening import OpenedModel
+from hieronnx.graph.values import is_constant
+from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.hierarchy.records import Attribution, CallId, CallTree
+from hieronnx.runtime.sessions import open_runner
+
+__all__ = ["attribute_htp"]
+
+
+def attribute_htp(
+    opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, view: View
+) -> Projected:
+    """Attribute the nodes of a file from what its model computes.
+
+    Args:
+        opened: The file.
+        model: The model that it was made from.
+        args: Inputs to run both on.
+        kwargs: Those that are given by name.
+        view: The file's structure.
+
+    Raises:
+        HieronnxError: If ONNX Runtime cannot run the file, or the inputs do not fit it.
+    """
+    given = (tuple(args), dict(kwargs or {}))
+    sets: list[InputSet] = [given, vary(given)]
+    trace = trace_runs(model, sets)
+    varying = _find_varying(view)
+    trace, seen, classes = _compare(trace, _see(opened, model, view, trace, sets), view, varying)
+    tree = CallTree({site.id: site.parent for site in trace.sites})
+    scene = Scene(view, trace, classes, seen.prints)
+    nodes = project(scene, tree, varying)
+    weights = weigh(opened, model, view, ModuleTable.of(model))
+    readers = find_readers(trace, parameter_names(model))
+    contradictions = add_parameters(view, nodes, weights.held, readers, tree, seen.prints)
+    contradictions += add_names(view, nodes, trace.sites, tree)
+    return Projected(
+        sites=trace.sites,
+        nodes=nodes,
+        initializers=weights.held,
+        unmatched=_find_unmatched(trace, classes, nodes),
+        missing=find_missing(scene, nodes, weights),
+        foreign=len(find_foreign(view, classes, weights.strange, frozenset(varying))),
+        agreement=classes.agreement,
+        contradictions=contradictions,
+        input_sets=trace.sets,
+    )
+
+
+def _compare(trace: Trace, seen: Seen, view: View, varying: Sequence[int]) -> tuple[Trace, Seen, Classes]:
+    """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
+
+    Nobody gave the other sets: numbers that must be sorted, say, are not.
+    """
+    outputs = frozenset(view.graphs[0].outputs)
+    first_trace, first_seen = trace.on_first(), seen.on_first()
+    if seen.sets < trace.sets:
+        trace, seen = first_trace, first_seen
+    classes = classify(trace, seen.prints, varying, outputs)
+    if trace.sets > 1 and not classes.reached:
+        alone = classify(first_trace, first_seen.prints, varying, outputs)
+        if alone.reached:
+            return first_trace, first_seen, alone
+    return trace, seen, classes
+
+
+def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: Sequence[InputSet]) -> Seen:
+    """Run the file on the sets of inputs that the run was made on."""
+    arguments = [name_arguments(model, *inputs) for inputs in sets[: trace.sets]]
+    outputs = [trace.prints[value][0] for value in trace.outputs if value in trace.prints]
+    with open_runner(opened) as runner:
+        ways = list_choices(runner.inputs, arguments[0], opened.name)
+        feed = choose_feeds(runner, ways, arguments[0], outputs)
+        return see_tensors(runner, view, [feed(one) for one in arguments])
+
+
+def _find_varying(view: View) -> list[int]:
+    """Return the tensors that nodes compute from the inputs, their shapes and types aside."""
+    constant = [tensor in view.constants for tensor in range(len(view.names))]
+    for node in view.nodes:
+        value = is_constant(node, constant)
+        for output in node.outputs:
+            if output != NO_TENSOR:
+                constant[output] = value
+    return [t for t, producer in enumerate(view.producers) if producer is not None and not constant[t]]
+
+
+def _find_unmatched(trace: Trace, classes: Classes, nodes: Iterable[Attribution | None]) -> tuple[CallId, ...]:
+    """Return the calls that computed something telling from the inputs, of which no node of the file does anything."""
+    known = {call for node in nodes if node is not None for call in (node.scope, *node.origins)}
+    computed: dict[CallId, None] = {}
+    for op in trace.ops:
+        read = {classes.of_value.get(value) for value in op.reads}  # what only moves values computes nothing
+        made = {classes.of_value.get(value) for value in op.gives if value in trace.varying} - read - {None}
+        if any(number is not None and classes.telling[number] for number in made):
+            computed[op.scope] = None
+    return tuple(site.id for site in trace.sites if site.id in computed and site.id not in known)

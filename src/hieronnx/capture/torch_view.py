@@ -1,0 +1,124 @@
+"""A TorchScript graph as a view, the same as carry takes of an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from hieronnx.capture.private_torch import node_blocks, node_inputs, node_outputs
+from hieronnx.graph.view import NO_TENSOR, View, ViewGraph, ViewNode, body_key
+
+__all__ = ["TorchView", "view_torch_graph"]
+
+_SMALL_TENSOR_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TorchView:
+    """The view of a torch graph, with torch's own nodes and values in the view's order."""
+
+    view: View
+    nodes: list[torch.Node]
+    values: list[torch.Value]
+
+    def with_final_names(self) -> View:
+        """Return the view under the names that its values have by now, which are those in the file."""
+        view = self.view
+        view.names = [value.debugName() for value in self.values]
+        for number, graph in enumerate(view.graphs):
+            if graph.owner is not None:
+                parent, output = view.node_key(graph.owner)
+                view.graphs[number] = replace(graph, key=body_key(parent, output, graph.label))
+        return view
+
+
+def view_torch_graph(graph: torch.Graph, user_inputs: set[int]) -> TorchView:
+    """Build the view of a torch graph.
+
+    A tensor is named by torch's number for it, which stays the same through torch's passes. Inputs of the graph that
+    are not the user's are parameters.
+    """
+    builder = _TorchViewBuilder(user_inputs)
+    builder.add_block(graph, "", "")
+    return TorchView(builder.view, builder.nodes, builder.values)
+
+
+class _TorchViewBuilder:
+    def __init__(self, user_inputs: set[int]) -> None:
+        self.view = View()
+        self.nodes: list[torch.Node] = []
+        self.values: list[torch.Value] = []
+        self._user_inputs = user_inputs
+        self._numbers: dict[int, int] = {}
+
+    def add_block(self, block: Any, key: str, label: str) -> int:
+        view = self.view
+        number = len(view.graphs)
+        view.graphs.append(ViewGraph(key, label, None, (), ()))
+        inputs = []
+        for value in block.inputs():
+            tensor = self._number(value, number)
+            if key or value.unique() in self._user_inputs:
+                inputs.append(tensor)
+            else:
+                view.constants[tensor] = "named", view.names[tensor]
+        for node in block.nodes():
+            self._add_node(node, number, key)
+        outputs = tuple(self._number(value, number) for value in block.outputs())
+        view.graphs[number] = ViewGraph(key, label, None, tuple(inputs), outputs)
+        return number
+
+    def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
+        view = self.view
+        made = node_outputs(node)
+        if node.mustBeNone():
+            self._numbers.update((value.unique(), NO_TENSOR) for value in made)
+            return
+        inputs = tuple(self._number(value, graph) for value in node_inputs(node))
+        outputs = tuple(self._number(value, graph) for value in made)
+        start, known = len(view.nodes), len(view.names)
+        bodies = tuple(
+            self.add_block(block, body_key(key, view.names[outputs[0]] if outputs else "", label), label)
+            for label, block in _labelled_blocks(node)
+        )
+        captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
+        # What works in place (`aten::relu_`) computes the same as what torch puts in its stead.
+        op = node.kind().removeprefix("onnx::").removesuffix("_")
+        attributes = () if bodies else _attribute_key(node)
+        index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
+        for body in bodies:
+            view.graphs[body] = replace(view.graphs[body], owner=index)
+        self.nodes.append(node)
+
+    def _number(self, value: torch.Value, graph: int) -> int:
+        unique = value.unique()
+        number = self._numbers.get(unique)
+        if number is None:
+            number = self._numbers[unique] = self.view.add_tensor(str(unique), graph)
+            self.values.append(value)
+        return number
+
+
+def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
+    """Return a node's blocks with the names of the ONNX attributes that they become."""
+    blocks = node_blocks(node)
+    labels = ["then_branch", "else_branch"] if node.kind() in ("onnx::If", "prim::If") else ["body"] * len(blocks)
+    return list(zip(labels, blocks, strict=False))
+
+
+def _attribute_key(node: torch.Node) -> Hashable:
+    return tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
+
+
+def _attribute_value(node: torch.Node, name: str) -> Hashable:
+    kind = node.kindOf(name)
+    if kind == "t":
+        tensor = node.t(name)
+        if tensor.nbytes > _SMALL_TENSOR_BYTES:
+            return "object", tensor.data_ptr(), tuple(tensor.shape)
+        return str(tensor.dtype), tuple(tensor.shape), tensor.contiguous().view(-1).tolist().__repr__()
+    value = getattr(node, kind)(name)
+    return tuple(value) if isinstance(value, list) else value if isinstance(value, Hashable) else repr(value)

@@ -1,0 +1,118 @@
+"""What a command shows: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from io import StringIO
+from typing import Any, TextIO
+
+import click
+
+from hieronnx.errors import HieronnxError
+from hieronnx.report.clean import clean_line
+
+__all__ = ["print_json", "print_text", "quiet_readers", "use_colour", "working"]
+
+
+def use_colour() -> bool:
+    """Say whether results are read on a terminal that wants colours."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_text(*blocks: str) -> None:
+    """Print blocks of text with an empty line between them."""
+    text = "\n\n".join(blocks)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    # A pipe on Windows may not know the lines of a tree.
+    click.echo(text.encode(encoding, "replace").decode(encoding))
+
+
+def print_json(value: Any) -> None:
+    """Print one JSON value."""
+    click.echo(json.dumps(value, indent=2))
+
+
+@contextmanager
+def quiet_readers(*, debug: bool) -> Iterator[None]:
+    """Keep off the terminal what onnx-ir logs of a file, raw names and all; with `--debug` it is shown, cleaned."""
+    logger = logging.getLogger("onnx_ir")
+    handler = _Notes(sys.stderr) if debug else logging.NullHandler()
+    propagate, logger.propagate = logger.propagate, False
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+
+
+@contextmanager
+def working(*, debug: bool) -> Iterator[Callable[[str], None]]:
+    """Run long work with a clean screen; yields the function to call as each stage begins.
+
+    What the model prints goes to stderr, for stdout belongs to the result. What torch and its neighbours
+    write to stderr is shown with `--debug` only; what hieronnx itself has to note, always.
+    """
+    with _show_stages() as report:
+        stderr = sys.stderr
+        quiet = nullcontext() if debug else _hold_back(stderr)
+        with redirect_stdout(stderr), _relay_notes(stderr), quiet:
+            yield report
+
+
+@contextmanager
+def _show_stages() -> Iterator[Callable[[str], None]]:
+    """Show the running stage beside a spinner, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _stage: None
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    with Console(file=sys.stderr, highlight=False).status(Text("starting")) as status:
+        yield lambda stage: status.update(Text(stage))
+
+
+@contextmanager
+def _hold_back(stderr: TextIO) -> Iterator[None]:
+    """Keep stderr to ourselves: torch logs, warns and prints graphs there. A bug shows what was held back."""
+    held = StringIO()
+    try:
+        with redirect_stderr(held):
+            yield
+    except HieronnxError:
+        raise
+    except Exception:
+        click.echo(held.getvalue(), file=stderr, nl=False)
+        raise
+    # The one warning that says the result may be wrong: a Python value that the trace took for a constant.
+    places = held.getvalue().count("TracerWarning: ")
+    if places:
+        text = f"torch warns in {places} place{'s' * (places > 1)} that the trace may not hold for other inputs"
+        click.echo(f"note: {text}; --debug shows where", file=stderr)
+
+
+class _Notes(logging.Handler):
+    """Prints what the library logs, a line each."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(logging.WARNING)
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"note: {clean_line(record.getMessage())}", file=self._stream)
+
+
+@contextmanager
+def _relay_notes(stderr: TextIO) -> Iterator[None]:
+    logger, handler = logging.getLogger("hieronnx"), _Notes(stderr)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

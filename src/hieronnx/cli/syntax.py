@@ -1,0 +1,106 @@
+"""What the command line's input options say: pure parsing, without torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from hieronnx.capture.inputs import InputSpec
+from hieronnx.errors import InputError
+from hieronnx.hierarchy.thresholds import check_threshold
+
+__all__ = ["parse_dim", "parse_dynamic", "parse_input", "parse_threshold", "read_input_specs"]
+
+_INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
+_DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*:(?P<axes>.+)")
+_PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
+_AXIS = re.compile(r"\s*(?P<axis>\d+)\s*=\s*(?P<label>[A-Za-z_]\w*)\s*")
+
+
+class _SpecFields(msgspec.Struct, forbid_unknown_fields=True):
+    """One entry of a file of input specs."""
+
+    shape: list[int]
+    dtype: str
+    range: tuple[float, float] | None = None
+
+
+def parse_input(text: str) -> InputSpec:
+    """Parse `name=dtype[size,size,…]`; `[]` is a scalar.
+
+    Raises:
+        InputError: the text has another form, or names an unknown dtype.
+    """
+    found = _INPUT.fullmatch(text)
+    if found is None:
+        raise InputError(f"cannot read input '{text}'; expected name=dtype[shape], as in input_ids=int64[1,128]")
+    sizes = [size.strip() for size in found["shape"].split(",")] if found["shape"].strip() else []
+    for size in sizes:
+        if not size.isdecimal():
+            raise InputError(f"cannot read input '{text}': size '{size}' is not a whole number")
+    return InputSpec(found["name"], found["dtype"], tuple(map(int, sizes)))
+
+
+def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
+    """Parse `name:axis=label,axis=label,…`.
+
+    Raises:
+        InputError: the text has another form, or an axis is given twice.
+    """
+    found = _DYNAMIC.fullmatch(text)
+    parts = [_AXIS.fullmatch(part) for part in found["axes"].split(",")] if found else []
+    axes = [(int(part["axis"]), part["label"]) for part in parts if part is not None]
+    if found is None or len(axes) < len(parts):
+        raise InputError(
+            f"cannot read dynamic axes '{text}'; expected name:axis=label,…, as in input_ids:0=batch,1=sequence"
+        )
+    if len(dict(axes)) < len(axes):
+        raise InputError(f"cannot read dynamic axes '{text}': an axis is given twice")
+    return found["name"], dict(axes)
+
+
+def parse_threshold(text: str) -> tuple[str, float]:
+    """Parse `category=percent`.
+
+    Raises:
+        InputError: the text has another form, there is no such category, or the number is no percentage.
+    """
+    name, _, number = (part.strip() for part in text.partition("="))
+    if not _PERCENT.fullmatch(number):
+        raise InputError(f"cannot read threshold '{text}'; expected category=percent, as in mathematical=95")
+    try:
+        check_threshold(name, float(number))
+    except InputError as error:
+        raise InputError(f"cannot read threshold '{text}': {error}") from error
+    return name, float(number)
+
+
+def parse_dim(text: str) -> tuple[str, int]:
+    """Parse `name=size`; the name is that of a dynamic axis, whatever characters it has.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    name, _, size = (part.strip() for part in text.rpartition("="))
+    if not name or not size.isdecimal():
+        raise InputError(f"cannot read the size of an axis '{text}'; expected name=size, as in batch=1")
+    return name, int(size)
+
+
+def read_input_specs(path: str | Path) -> list[InputSpec]:
+    """Read a JSON file of input specs: `{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}`.
+
+    Raises:
+        InputError: the file cannot be read, or its content has another form.
+    """
+    try:
+        content = Path(path).read_bytes()
+        entries = msgspec.json.decode(content, type=dict[str, _SpecFields])
+    except OSError as error:
+        raise InputError(f"cannot read the input specs '{path}': {error.strerror or error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        form = '{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}'
+        raise InputError(f"the input specs '{path}' do not have the form {form}: {error}") from error
+    return [InputSpec(name, fields.dtype, tuple(fields.shape), fields.range) for name, fields in entries.items()]

@@ -1,0 +1,1 @@
+"""The only place that opens or writes a file: framing, staging, sidecar, metadata, weights."""

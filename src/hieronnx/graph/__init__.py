@@ -1,0 +1,1 @@
+"""One ONNX graph in memory: the light view that everything works on, operators, values, shapes."""

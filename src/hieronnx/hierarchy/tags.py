@@ -1,0 +1,161 @@
+"""Tags: building them from a call tree, reading them, and matching patterns against them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from hieronnx.errors import InputError
+from hieronnx.hierarchy.records import Call, CallId
+
+__all__ = ["CallSite", "Segment", "TagPolicy", "build_calls", "escape", "matches", "parse_tag", "unescape"]
+
+_DEFAULT_TORCH_NN = frozenset({"LayerNorm", "Embedding"})
+_SEGMENT = re.compile(r"(?P<name>[^./@]+)(?:\.(?P<suffix>[^/@]+))?(?:@(?P<index>[1-9]\d*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call before it has a tag: which module, under which call, through which attribute path."""
+
+    id: CallId
+    parent: CallId | None
+    via: str
+
+
+@dataclass(frozen=True, slots=True)
+class TagPolicy:
+    """Which modules get a tag of their own: all classes from outside torch.nn, and a set of those inside."""
+
+    torch_nn: frozenset[str] | None = _DEFAULT_TORCH_NN
+    """Class names of torch.nn that belong; None for all of them."""
+
+    @classmethod
+    def parse(cls, text: str) -> TagPolicy:
+        """Read the `--torch-nn` option: default, all, none, or class names with commas between."""
+        special = {"default": _DEFAULT_TORCH_NN, "all": None, "none": frozenset[str]()}
+        if text in special:
+            return cls(special[text])
+        names = [name.strip() for name in text.split(",")]
+        if bad := [name for name in names if not name.isidentifier()]:
+            raise InputError(
+                f"--torch-nn: {bad[0]!r} is not a class name; use default, all, none, or names such as Linear,Conv2d"
+            )
+        return cls(frozenset(names))
+
+    def belongs(self, qualified_class: str) -> bool:
+        """Say whether modules of this class are part of the tag hierarchy."""
+        package, _, name = qualified_class.rpartition(".")
+        inside = package == "torch.nn" or package.startswith("torch.nn.")
+        return not inside or self.torch_nn is None or name in self.torch_nn
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One step of a tag: `Class`, `Class.suffix`, either with `@n`."""
+
+    class_name: str
+    suffix: str
+    index: int
+
+
+def escape(text: str) -> str:
+    """Escape what has a meaning in tags."""
+    return text.replace("~", "~0").replace("/", "~1").replace("@", "~2")
+
+
+def unescape(text: str) -> str:
+    """Undo `escape`."""
+    return text.replace("~2", "@").replace("~1", "/").replace("~0", "~")
+
+
+def parse_tag(tag: str) -> tuple[Segment, ...]:
+    """Split a tag into its segments.
+
+    Raises:
+        InputError: If the text is not a tag.
+    """
+    matched = [_SEGMENT.fullmatch(part) for part in tag[1:].split("/")] if tag.startswith("/") else [None]
+    segments = []
+    for found in matched:
+        if found is None:
+            raise InputError(f"{tag!r} is not a tag; a tag looks like /Model/Encoder/Layer.0 or /Model/Cell@1")
+        segments.append(Segment(unescape(found["name"]), unescape(found["suffix"] or ""), int(found["index"] or 0)))
+    return tuple(segments)
+
+
+def matches(pattern: str, *names: str) -> bool:
+    """Say whether a glob matches one of the names (module paths, calls or tags)."""
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def build_calls(sites: Sequence[CallSite], classes: Mapping[str, str], policy: TagPolicy) -> tuple[Call, ...]:
+    """Give every call its tag.
+
+    Args:
+        sites: The calls in execution order, each after its parent.
+        classes: Qualified class by module path.
+        policy: Which modules get a tag of their own.
+    """
+    tagged_parent = _find_tagged_parents(sites, classes, policy)
+    names = _name_siblings(tagged_parent, classes)
+    tags: dict[CallId, str] = {}
+    seen: dict[str, int] = defaultdict(int)
+    calls = []
+    for site in sites:
+        own = site.id in tagged_parent
+        if own:
+            above = tagged_parent[site.id]
+            base = (tags[above] if above is not None else "") + "/" + names[site.id]
+            count = seen[base]
+            seen[base] += 1
+            tags[site.id] = f"{base}@{count}" if count else base
+        else:
+            assert site.parent is not None  # the root always has a tag
+            tags[site.id] = tags[site.parent]
+        calls.append(Call(site.id, site.parent, site.via, tags[site.id], own))
+    return tuple(calls)
+
+
+def _find_tagged_parents(
+    sites: Iterable[CallSite], classes: Mapping[str, str], policy: TagPolicy
+) -> dict[CallId, CallId | None]:
+    """Map each tagged call to the nearest tagged call above it."""
+    nearest: dict[CallId, CallId] = {}
+    tagged: dict[CallId, CallId | None] = {}
+    for site in sites:
+        above = nearest[site.parent] if site.parent is not None else None
+        if above is None or policy.belongs(classes[site.id.module]):
+            tagged[site.id] = above
+            nearest[site.id] = site.id
+        else:
+            nearest[site.id] = above
+    return tagged
+
+
+def _name_siblings(tagged_parent: Mapping[CallId, CallId | None], classes: Mapping[str, str]) -> dict[CallId, str]:
+    """Name each tagged call among its siblings, call indices aside."""
+    families: dict[tuple[CallId | None, str], list[CallId]] = defaultdict(list)
+    for call, above in tagged_parent.items():
+        families[above, classes[call.module].rpartition(".")[2]].append(call)
+    names = {}
+    for (_, class_name), members in families.items():
+        tails = _shortest_tails(list(dict.fromkeys(member.module for member in members)))
+        for member in members:
+            suffix = ".".join(escape(part) for part in tails[member.module])
+            names[member] = f"{escape(class_name)}.{suffix}" if suffix else escape(class_name)
+    return names
+
+
+def _shortest_tails(paths: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the shortest tails of one length that tell the paths apart; none where nothing needs telling."""
+    parts = [tuple(path.split(".")) for path in paths]
+    if len(parts) == 1 and not parts[0][-1].isdecimal():
+        return {paths[0]: ()}
+    length = 1
+    while len({part[-length:] for part in parts}) < len(parts):
+        length += 1
+    return {path: part[-length:] for path, part in zip(paths, parts, strict=True)}

@@ -1,0 +1,1 @@
+"""Aligning two models node by node, with as few left over as possible."""

@@ -1,0 +1,1 @@
+"""Running files in ONNX Runtime, with their inner tensors handed out."""

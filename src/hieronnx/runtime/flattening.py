@@ -1,0 +1,268 @@
+"""Bringing the inner tensors of a model into reach: bodies and functions put in the place of the nodes that have them.
+
+The flat model computes the same. An `If` becomes the branch that it takes on the given inputs, a call of a function
+the function's nodes; `Loop` and `Scan` stay, and can be made to give the tensors of their bodies, one iteration
+stacked on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import onnx
+
+from hieronnx.graph.view import body_key
+
+__all__ = ["Exposure", "Flat", "flatten"]
+
+Evaluate: TypeAlias = Callable[[onnx.ModelProto, list[str]], Mapping[str, Any]]
+
+_LOOPS = frozenset({"Loop", "Scan"})
+# What they give is no tensor, and cannot be measured.
+_SEQUENCES = frozenset(
+    {
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceInsert",
+        "SequenceErase",
+        "SplitToSequence",
+        "SequenceMap",
+        "Optional",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """A tensor of a file, and under what name the flat model has it."""
+
+    graph: str
+    name: str
+    exposed: str
+    loop: str = ""
+    """The first output of the `Loop` or `Scan` in whose body it is; nothing where it is in none."""
+    inner: str = ""
+    """Its name in that body."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it has a value for each iteration."""
+        return bool(self.loop)
+
+
+@dataclass(slots=True)
+class Flat:
+    """A model with its bodies and functions in place, which tensors it has, and what is out of reach."""
+
+    model: onnx.ModelProto
+    exposures: list[Exposure] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+    def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
+        """Return the model with these tensors as outputs, under their exposed names."""
+        copy = _copy(self.model)
+        _expose_in_loops(copy.graph, [(e.loop, e.inner, e.exposed, "Identity") for e in exposures if e.repeats])
+        present = {value.name for value in copy.graph.output}
+        copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
+        return copy
+
+    def measure(self, exposures: Sequence[Exposure]) -> tuple[onnx.ModelProto, dict[str, str]]:
+        """Return the model with the number of elements of each tensor as outputs, and the names of those."""
+        copy = _copy(self.model)
+        names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in exposures}
+        _expose_in_loops(copy.graph, [(e.loop, e.inner, names[e.exposed], "Size") for e in exposures if e.repeats])
+        made = (onnx.helper.make_node("Size", [e.exposed], [names[e.exposed]]) for e in exposures if not e.repeats)
+        copy.graph.node.extend(made)
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
+        return copy, names
+
+
+def flatten(model: onnx.ModelProto, evaluate: Evaluate) -> Flat:
+    """Return the flat form of a model that has no large weights inside.
+
+    Args:
+        model: The model; it is left as it is.
+        evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
+    """
+    flattener = _Flattener(_copy(model), evaluate)
+    flattener.run()
+    return flattener.flat
+
+
+class _Flattener:
+    """Places nodes in the main graph, level by level of the bodies that they have."""
+
+    def __init__(self, model: onnx.ModelProto, evaluate: Evaluate) -> None:
+        self.flat = Flat(model)
+        self._evaluate = evaluate
+        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._places: dict[str, tuple[str, str]] = {}
+        """For each tensor of the flat model the graph and the name that it has in the file."""
+        self._no_tensors = {v.name for v in model.graph.value_info if not v.type.HasField("tensor_type")}
+
+    def run(self) -> None:
+        """Flatten the model, and list what it has."""
+        graph = self.flat.model.graph
+        nodes = list(self._place(graph.node, "", {}))
+        while any(node.op_type == "If" for node in nodes):
+            _set_nodes(graph, nodes)
+            nodes = list(self._place_branches(nodes))
+        _set_nodes(graph, nodes)
+        for node in nodes:
+            self._list_outputs(node)
+
+    def _place(self, nodes: Iterable[onnx.NodeProto], key: str, renamed: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
+        for node in nodes:
+            placed = _rename(node, renamed) if renamed else node
+            for original, name in zip(node.output, placed.output, strict=True):
+                if name:
+                    self._places[name] = key, original
+            function = self._functions.get((node.domain, node.op_type, node.overload))
+            if function is None:
+                yield placed
+            else:
+                yield from self._place_function(placed, function)
+
+    def _place_function(self, call: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+        prefix = f"{_first(call.output)}/{function.name}/"
+        made = (name for node in function.node for name in node.output if name)
+        renamed = {name: prefix + name for name in made}
+        given = [*call.input, *[""] * (len(function.input) - len(call.input))]
+        renamed.update(zip(function.input, given, strict=True))
+        attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
+        key = f"{function.domain}::{function.name}" + (f":{function.overload}" if function.overload else "")
+        yield from self._place((_fill_references(node, attributes) for node in function.node), key, renamed)
+        yield from _copies((renamed[name] for name in function.output), call.output)
+
+    def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes with each `If` replaced by the branch that it takes."""
+        choices = [node for node in nodes if node.op_type == "If"]
+        names = {_first(node.output): f"{_first(node.output)}/condition" for node in choices}
+        asking = _copy(self.flat.model)
+        for node in choices:  # what it decides by may be an input or an initializer, which cannot be an output
+            name = names[_first(node.output)]
+            asking.graph.node.append(onnx.helper.make_node("Identity", [node.input[0]], [name]))
+            asking.graph.output.append(onnx.ValueInfoProto(name=name))
+        found = self._evaluate(asking, list(names.values()))
+        for node in nodes:
+            if node.op_type == "If":
+                yield from self._place_branch(node, bool(found[names[_first(node.output)]].all()))
+            else:
+                yield node
+
+    def _place_branch(self, node: onnx.NodeProto, condition: bool) -> Iterator[onnx.NodeProto]:
+        bodies = {attribute.name: attribute.g for attribute in node.attribute}
+        taken, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        graph, output = self._places[_first(node.output)]
+        self.flat.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
+        body, prefix = bodies[taken], f"{_first(node.output)}/{taken}/"
+        made = [t.name for t in body.initializer] + [name for n in body.node for name in n.output if name]
+        renamed = {name: prefix + name for name in made}
+        for tensor in body.initializer:
+            kept = self.flat.model.graph.initializer.add()
+            kept.CopyFrom(tensor)
+            kept.name = renamed[tensor.name]
+        yield from self._place(body.node, body_key(graph, output, taken), renamed)
+        yield from _copies((renamed.get(value.name, value.name) for value in body.output), node.output)
+
+    def _list_outputs(self, node: onnx.NodeProto) -> None:
+        no_tensors = node.op_type in _SEQUENCES or self._no_tensors.intersection((*node.input[:1], *node.output))
+        if no_tensors and node.op_type in (*_SEQUENCES, "Identity", *_LOOPS):
+            self._no_tensors.update(node.output)
+            self.flat.hidden.append(f"'{_first(node.output)}': it is no tensor")
+            return
+        for name in filter(None, node.output):
+            if name in self._places:  # a copy that was put in is none of the file
+                self.flat.exposures.append(Exposure(*self._places[name], name))
+        if node.op_type in _LOOPS and not node.domain:
+            self._list_body(node)
+
+    def _list_body(self, node: onnx.NodeProto) -> None:
+        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
+        graph, output = self._places[_first(node.output)]
+        key, loop = body_key(graph, output, "body"), _first(node.output)
+        for inner in body.node:
+            if inner.op_type in _SEQUENCES:
+                self.flat.hidden.append(f"'{_first(inner.output)}' in {key}: it is no tensor")
+                continue
+            if any(attribute.HasField("g") for attribute in inner.attribute):
+                self.flat.hidden.append(f"the bodies of '{_first(inner.output)}' in {key}: they are inside a loop")
+            for name in filter(None, inner.output):
+                self.flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop, name))
+
+
+def _expose_in_loops(graph: onnx.GraphProto, wanted: Sequence[tuple[str, str, str, str]]) -> None:
+    """Give loops more outputs: the loop, the tensor in its body, the new output, and the operator to apply to it."""
+    loops = {_first(node.output): node for node in graph.node if node.op_type in _LOOPS}
+    for loop, inner, name, op in wanted:
+        node = loops[loop]
+        attributes = {attribute.name: attribute for attribute in node.attribute}
+        body = attributes["body"].g
+        body.node.append(onnx.helper.make_node(op, [inner], [f"{name}/one"]))
+        body.output.append(onnx.ValueInfoProto(name=f"{name}/one"))
+        node.output.append(name)
+        for listed in ("scan_output_axes", "scan_output_directions"):
+            if listed in attributes:
+                attributes[listed].ints.append(0)
+
+
+def _fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+    """Return a node of a function with the attributes that the call gave, those left out that it did not give."""
+    if not any(attribute.ref_attr_name for attribute in node.attribute):
+        return node
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    del copy.attribute[:]
+    for attribute in node.attribute:
+        given = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+        if given is not None:
+            made = copy.attribute.add()
+            made.CopyFrom(given)
+            made.name = attribute.name
+    return copy
+
+
+def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for names in (copy.input, copy.output):
+        names[:] = [renamed.get(name, name) for name in names]
+    for attribute in copy.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            _rename_captured(graph, renamed)
+    return copy
+
+
+def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    # What the body names itself hides the outer name.
+    own = {name for inner in graph.node for name in inner.output}
+    own |= {value.name for value in (*graph.input, *graph.initializer)}
+    outer = {old: new for old, new in renamed.items() if old not in own}
+    _set_nodes(graph, [_rename(inner, outer) for inner in graph.node])
+    for value in graph.output:
+        value.name = outer.get(value.name, value.name)
+
+
+def _copies(inner: Iterable[str], outer: Iterable[str]) -> Iterator[onnx.NodeProto]:
+    for name, given in zip(inner, outer, strict=False):
+        if given:
+            yield onnx.helper.make_node("Identity", [name], [given])
+
+
+def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
+    kept = list(nodes)  # they may be those of the graph itself
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _first(names: Iterable[str]) -> str:
+    return next(filter(None, names), "")

@@ -1,0 +1,225 @@
+"""Running an ONNX file as it is written, with its inner tensors handed out one by one.
+
+The file runs in ONNX Runtime, nothing optimized. A first run measures how large each tensor is; then it runs as
+often as needed to see them all, each time with no more of them than fit into a bounded buffer. Weights stay where
+they are: what runs is the structure of the file, which refers to the file for its weights.
+
+Tensors of bodies are seen too: the branch that an `If` takes is put in its place, as are functions; a tensor in the
+body of a `Loop` or `Scan` is handed out once for each iteration.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from hieronnx.errors import HieronnxError, require
+from hieronnx.files.opening import OpenedModel
+from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
+from hieronnx.runtime.flattening import Exposure, Flat, flatten
+
+__all__ = ["Array", "FileInput", "Runner", "open_runner"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Visit: TypeAlias = Callable[[str, str, Array], None]
+"""Called with the key of a graph, the name of a tensor in it, and its values."""
+
+_BUFFER = 1 << 28
+_WIDEST = 8  # bytes an element, before its type is known
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True, slots=True)
+class FileInput:
+    """An input that the file must be given: its name, its element type, its sizes where they are fixed."""
+
+    name: str
+    dtype: np.dtype[Any] | None
+    """None where it is not a tensor of numbers."""
+    shape: tuple[int | None, ...] | None
+
+
+class Runner:
+    """A file that can be run as often as one likes."""
+
+    def __init__(self, name: str, model: onnx.ModelProto, folder: Path, *, threads: int, buffer: int) -> None:
+        self._name, self._model, self._folder = name, model, folder
+        self._threads, self._buffer = threads, buffer
+
+    @property
+    def inputs(self) -> tuple[FileInput, ...]:
+        """What the file must be given, initializers left out."""
+        held = {tensor.name for tensor in self._model.graph.initializer}
+        return tuple(_describe_input(value) for value in self._model.graph.input if value.name not in held)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what the file gives."""
+        return tuple(value.name for value in self._model.graph.output)
+
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Run the file once; return the tensors named, by default its outputs."""
+        return self._run(self._model, feeds, self.outputs if names is None else names)
+
+    def run_exposed(
+        self, feeds: Mapping[str, Array], visit: Visit, *, wanted: Callable[[str, str], bool] | None = None
+    ) -> tuple[str, ...]:
+        """Run the file and hand out the values of its inner tensors, each to be used at once and not kept.
+
+        Args:
+            feeds: The inputs.
+            visit: Called for each tensor that a node made; for each of its values where it has several.
+            wanted: Says by graph and name which tensors are of use; all by default.
+
+        Returns:
+            What could not be seen, and why.
+
+        Raises:
+            HieronnxError: If ONNX Runtime cannot run the file.
+        """
+        flat = flatten(self._model, lambda model, names: self._run(model, feeds, names))
+        exposures = [e for e in flat.exposures if wanted is None or wanted(e.graph, e.name)]
+        sizes, hidden = self._measure(flat, exposures, feeds)
+        for chunk in _divide([e for e in exposures if e.exposed in sizes], sizes, self._buffer // _WIDEST):
+            values = self._run(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
+            for exposure in chunk:
+                array = values.pop(exposure.exposed)
+                for one in array if exposure.repeats else (array,):
+                    visit(exposure.graph, exposure.name, np.asarray(one))
+        return (*flat.hidden, *hidden)
+
+    def _measure(
+        self, flat: Flat, exposures: Sequence[Exposure], feeds: Mapping[str, Array]
+    ) -> tuple[dict[str, int], list[str]]:
+        """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
+        model, names = flat.measure(exposures)
+        found = self._run(model, feeds, list(names.values()))
+        sizes, hidden = {}, []
+        for exposure in exposures:
+            counts = np.atleast_1d(found[names[exposure.exposed]])
+            if counts.size and (counts != counts[0]).any():
+                hidden.append(f"'{exposure.name}' in {exposure.graph}: it changes size from one iteration to the next")
+            else:
+                sizes[exposure.exposed] = int(counts.sum())
+        return sizes, hidden
+
+    def _run(self, model: onnx.ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+        import onnxruntime as ort
+
+        if not names:
+            return {}
+        options = _make_options(self._folder, self._threads)
+        try:
+            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
+        except Exception as error:  # of classes of its own, that share no other base
+            reason = str(error).splitlines()[0]
+            raise HieronnxError(f"ONNX Runtime cannot run '{self._name}' on these inputs: {reason}") from error
+
+    def read_initializers(self, visit: Visit) -> None:
+        """Hand out the initializers of the main graph one by one; weights in files are read as they are needed."""
+        for tensor in self._model.graph.initializer:
+            if tensor.data_type != onnx.TensorProto.STRING:
+                visit("", tensor.name, ir.serde.deserialize_tensor(tensor, base_path=self._folder).numpy())
+
+
+def _make_options(folder: Path, threads: int) -> Any:
+    """Return the options under which a file runs as it is, with its weights in files of a folder."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    options.enable_cpu_mem_arena = False
+    options.add_session_config_entry(_FOLDER, str(folder.absolute()))
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
+    return options
+
+
+def _describe_input(value: onnx.ValueInfoProto) -> FileInput:
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or tensor.elem_type in (0, onnx.TensorProto.STRING):
+        return FileInput(value.name, None, None)
+    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    return FileInput(value.name, dtype, sizes if tensor.HasField("shape") else None)
+
+
+def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int) -> Iterator[list[Exposure]]:
+    """Divide tensors, in order, so that no group has more elements than the limit; but for one alone that has."""
+    chunk: list[Exposure] = []
+    held = 0
+    for exposure in exposures:
+        size = sizes[exposure.exposed]
+        if chunk and held + size > limit:
+            yield chunk
+            chunk, held = [], 0
+        chunk.append(exposure)
+        held += size
+    if chunk:
+        yield chunk
+
+
+# -- the file without its weights -----------------------------------------------------------------------------
+
+
+@contextmanager
+def open_runner(opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER) -> Iterator[Runner]:
+    """Yield what runs a model; for a model in memory its weights are written to a file that is gone afterwards.
+
+    Args:
+        opened: The model.
+        threads: How many threads ONNX Runtime may use for one operator.
+        buffer: How many bytes of inner tensors may be in memory at once; one tensor alone may be larger.
+
+    Raises:
+        MissingExtraError: If ONNX Runtime is not installed.
+    """
+    require("onnxruntime", "runtime")
+    if opened.path is not None:
+        yield Runner(opened.name, _refer(opened.path), opened.path.parent, threads=threads, buffer=buffer)
+        return
+    with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        ir.save(opened.model, path, external_data="weights")
+        yield Runner(opened.name, _refer(path), path.parent, threads=threads, buffer=buffer)
+
+
+def _refer(path: Path) -> onnx.ModelProto:
+    """Return the structure of a file, with initializers that refer to the file for their elements."""
+    model = read_skeleton(path)
+    raw = locate_raw_data(path)
+    located: Mapping[str, tuple[int, int]] = {}
+    for tensor in model.graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or _has_elements(tensor):
+            continue
+        if tensor.name in raw:
+            _set_external(tensor, path.name, *raw[tensor.name])
+        else:
+            located = located or locate_initializers(path)
+            with path.open("rb") as file:
+                file.seek(located[tensor.name][0])
+                tensor.ParseFromString(file.read(located[tensor.name][1]))
+    return model
+
+
+def _has_elements(tensor: onnx.TensorProto) -> bool:
+    if not np.prod(tensor.dims, dtype=np.int64):
+        return True
+    return any(field.name.endswith("_data") and field.name != "external_data" for field, _ in tensor.ListFields())
+
+
+def _set_external(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))

@@ -1,0 +1,372 @@
+"""How many multiply-adds an operator does, by the shapes of its tensors: one table of formulas.
+
+What multiplies and sums is counted: matrix products, convolutions, recurrent layers, attention. Pointwise work,
+normalization, pooling and moving data count as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from hieronnx.hierarchy.categories import DOMAINS, OPERATORS
+
+__all__ = ["Operation", "Shape", "count_multiply_adds", "needs_shapes"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator with the shapes of its tensors: None where one is not wholly known, empty where it is absent."""
+
+    op_type: str
+    domain: str
+    inputs: Sequence[Shape | None]
+    outputs: Sequence[Shape | None]
+    attributes: Mapping[str, Any]
+
+    def input(self, position: int) -> Shape | None:
+        """Return the shape of an input: None if it is not known, empty if there is none."""
+        return self.inputs[position] if position < len(self.inputs) else ()
+
+    def output(self, position: int) -> Shape | None:
+        """Return the shape of an output: None if it is not known, empty if there is none."""
+        return self.outputs[position] if position < len(self.outputs) else ()
+
+
+_Formula: TypeAlias = Callable[[Operation], "int | None"]
+
+
+def needs_shapes(op_type: str, domain: str) -> bool:
+    """Say whether the operator's count depends on shapes; if not, it is 0 or cannot be known."""
+    return _find_formula(op_type, domain) is not None
+
+
+def count_multiply_adds(operation: Operation) -> int | None:
+    """Return an operator's multiply-adds; None where its shapes do not tell or the operator is not known."""
+    op_type, domain = operation.op_type, operation.domain
+    formula = _find_formula(op_type, domain)
+    if formula is not None:
+        return _apply(formula, operation)
+    return 0 if domain in DOMAINS and op_type in _WITHOUT else None
+
+
+def _apply(formula: _Formula, operation: Operation) -> int | None:
+    """Apply a formula; what does not fit the operator (too few axes, a stride of 0) has no count."""
+    try:
+        found = formula(operation)
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        return None
+    return found if found is None or found >= 0 else None
+
+
+def _find_formula(op_type: str, domain: str) -> _Formula | None:
+    if domain not in DOMAINS:
+        return None
+    return _DOMAIN_FORMULAS.get(domain, _FORMULAS).get(op_type) or _FORMULAS.get(op_type)
+
+
+# -- matrix products --------------------------------------------------------------------------------------
+
+
+def _matmul(a_position: int = 0, b_position: int = 1) -> _Formula:
+    """Return the formula of a matrix product of these inputs."""
+
+    def count(op: Operation) -> int | None:
+        a = _transposed(op.input(a_position), op, "transA", "transBatchA")
+        b = _transposed(op.input(b_position), op, "transB", "transBatchB")
+        if a and b:
+            return _multiply(a, b)
+        made, known = op.output(0), a[-1:] if a else (b or ())[-2:]
+        return prod(made) * known[0] if made is not None and known else None
+
+    return count
+
+
+def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> Shape | None:
+    """Return the shape after the transpositions that ONNX Runtime's fused operators do themselves."""
+    if shape is None or len(shape) < 2:
+        return shape
+    if op.attributes.get(batch):
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if op.attributes.get(matrix) else shape
+
+
+def _multiply(a: Shape, b: Shape) -> int | None:
+    rows = a[-2] if len(a) > 1 else 1
+    columns = b[-1] if len(b) > 1 else 1
+    batch = _broadcast(a[:-2], b[:-2])
+    return None if batch is None else prod(batch) * rows * columns * a[-1]
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape | None:
+    """Return the shape that two shapes have together; None where they do not fit."""
+    length = max(len(a), len(b))
+    pairs = zip((1,) * (length - len(a)) + a, (1,) * (length - len(b)) + b, strict=True)
+    joined = tuple(right if left == 1 else left if right in (1, left) else -1 for left, right in pairs)
+    return None if -1 in joined else joined
+
+
+def _packed_matmul(op: Operation) -> int | None:
+    """Count a product with weights in blocks: their size is an attribute, or the output's."""
+    a, made = op.input(0), op.output(0)
+    if not a:
+        return None
+    columns = op.attributes.get("N") or (made[-1] if made else None)
+    return None if columns is None else prod(a) * int(columns)
+
+
+def _einsum(op: Operation) -> int | None:
+    """Count every combination of indices once for each product of two operands."""
+    if any(shape is None for shape in op.inputs):
+        return None
+    terms = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")[0].split(",")
+    if len(terms) != len(op.inputs):
+        return None
+    sizes: dict[str, int] = {}
+    for term, shape in zip(terms, op.inputs, strict=True):
+        labels = _label(term, len(shape or ()))
+        if labels is None:
+            return None
+        for label, size in zip(labels, shape or (), strict=True):
+            sizes[label] = max(sizes.get(label, 1), size) if size else 0
+    return prod(sizes.values()) * (len(terms) - 1)
+
+
+def _label(term: str, rank: int) -> list[str] | None:
+    """Return a label for each axis; those under an ellipsis count from the right. None where they do not fit."""
+    before, dots, after = term.partition("...")
+    free = rank - len(before) - len(after)
+    if free < 0 or (free and not dots):
+        return None
+    return [*before, *(f"...{position}" for position in range(free, 0, -1)), *after]
+
+
+# -- convolutions -----------------------------------------------------------------------------------------
+
+
+def _conv(weight_position: int = 1, *, channels_last: bool = False) -> _Formula:
+    """Return the formula of a convolution with its weight (filters, channels of a group, sizes) at this input."""
+
+    def count(op: Operation) -> int | None:
+        weight = op.input(weight_position)
+        if not weight:
+            return None
+        made = op.output(0) or (None if channels_last else _convolve(op.input(0), weight, op.attributes))
+        return prod(made) * prod(weight[1:]) if made else None
+
+    return count
+
+
+def _convolve(shape: Shape | None, weight: Shape, attributes: Mapping[str, Any]) -> Shape | None:
+    """Return the shape of a convolution's output."""
+    if shape is None or len(shape) != len(weight):
+        return None
+    axes = len(weight) - 2
+    strides = attributes.get("strides") or (1,) * axes
+    dilations = attributes.get("dilations") or (1,) * axes
+    pads = attributes.get("pads") or (0,) * (2 * axes)
+    same = str(attributes.get("auto_pad", "")).startswith("SAME")
+    sizes = []
+    for axis, (size, kernel) in enumerate(zip(shape[2:], weight[2:], strict=True)):
+        reach = dilations[axis] * (kernel - 1) + 1
+        room = size - 1 if same else size + pads[axis] + pads[axis + axes] - reach
+        sizes.append(room // strides[axis] + 1)
+    return (shape[0], weight[0], *sizes)
+
+
+def _conv_transpose(weight_position: int = 1) -> _Formula:
+    """Return the formula of a transposed convolution: every element of the input meets the kernel of its channel."""
+
+    def count(op: Operation) -> int | None:
+        shape, weight = op.input(0), op.input(weight_position)
+        return prod(shape) * prod(weight[1:]) if shape and weight else None
+
+    return count
+
+
+def _causal_conv(op: Operation) -> int | None:
+    shape, weight = op.input(0), op.input(1)
+    return prod(shape) * weight[-1] if shape and weight else None
+
+
+# -- layers -----------------------------------------------------------------------------------------------
+
+
+def _recurrent(op: Operation) -> int | None:
+    """Count the products with the two weights at every step of every sequence."""
+    shape, weight, recurrence = op.input(0), op.input(1), op.input(2)
+    if shape is None or len(shape) != 3 or weight is None or recurrence is None:
+        return None
+    return shape[0] * shape[1] * (prod(weight) + prod(recurrence))
+
+
+def _attend(batch: int, queries: int, keys: int, width: int, value_width: int) -> int:
+    """Count scores and weighted values over all heads; what a causal mask hides is counted too."""
+    return batch * queries * keys * (width + value_width)
+
+
+def _attention(op: Operation) -> int | None:
+    """Count the standard operator's, with heads packed in three dimensions or apart in four."""
+    query, key, value, past = op.input(0), op.input(1), op.input(2), op.input(4)
+    if not (query and key and value) or past is None:
+        return None
+    if {len(query), len(key), len(value)} == {4}:
+        _, heads, queries, size = query
+        keys, value_size = key[2], value[3]
+    elif {len(query), len(key), len(value)} == {3}:
+        heads, key_heads = op.attributes.get("q_num_heads", 0), op.attributes.get("kv_num_heads", 0)
+        if not heads or not key_heads:
+            return None
+        queries, size, keys, value_size = query[1], query[2] // heads, key[1], value[2] // key_heads
+    else:
+        return None
+    return _attend(query[0], queries, keys + (past[2] if past else 0), heads * size, heads * value_size)
+
+
+def _projected_attention(past_position: int) -> _Formula:
+    """Return the formula of ONNX Runtime's attention that projects its input itself."""
+
+    def count(op: Operation) -> int | None:
+        shape, weight, past = op.input(0), op.input(1), op.input(past_position)
+        if shape is None or len(shape) != 3 or weight is None or len(weight) != 2 or past is None:
+            return None
+        sizes = op.attributes.get("qkv_hidden_sizes") or (weight[1] // 3,) * 3
+        keys = shape[1] + (past[3] if past else 0)
+        return prod(shape) * weight[1] + _attend(shape[0], shape[1], keys, sizes[0], sizes[2])
+
+    return count
+
+
+def _multi_head_attention(op: Operation) -> int | None:
+    query, key, value, past = op.input(0), op.input(1), op.input(2), op.input(6)
+    if query is None or key is None or value is None or past is None:
+        return None
+    before = past[2] if past else 0
+    if len(query) == 5:  # (batch, sequence, heads, 3, size): keys and values are packed with the queries
+        width = query[2] * query[4]
+        return _attend(query[0], query[1], query[1] + before, width, width)
+    if len(query) != 3:
+        return None
+    if len(key) == 5:  # (batch, sequence, heads, 2, size): values are packed with the keys
+        return _attend(query[0], query[1], key[1] + before, query[2], key[2] * key[4])
+    if len(key) != len(value) or len(key) not in (3, 4):
+        return None
+    keys, value_width = (key[1], value[2]) if len(value) == 3 else (key[2], value[1] * value[3])
+    return _attend(query[0], query[1], keys + before, query[2], value_width)
+
+
+def _group_query_attention(op: Operation) -> int | None:
+    query, past, present = op.input(0), op.input(3), op.output(1)
+    heads, key_heads = op.attributes.get("num_heads"), op.attributes.get("kv_num_heads")
+    if query is None or len(query) != 3 or not heads or not key_heads or (past is None and not present):
+        return None
+    packed = op.input(1) == ()
+    width = heads * (query[2] // (heads + 2 * key_heads)) if packed else query[2]
+    keys = present[2] if present else query[1] + (past[2] if past else 0)
+    return _attend(query[0], query[1], keys, width, width)
+
+
+def _experts(op: Operation) -> int | None:
+    """Count the experts that each token is sent to."""
+    shape, first, second, gate = op.input(0), op.input(2), op.input(4), op.input(6)
+    if not shape or not first or not second or gate is None:
+        return None
+    each = prod(first[1:]) + prod(second[1:]) + (prod(gate[1:]) if gate else 0)
+    return prod(shape[:-1]) * int(op.attributes.get("k", 1)) * each
+
+
+def _linear_model(op: Operation) -> int | None:
+    shape = op.input(0)
+    rows = None if shape is None else prod(shape[:-1])
+    return None if rows is None else rows * len(op.attributes.get("coefficients", ()))
+
+
+# -- the table --------------------------------------------------------------------------------------------
+
+_FORMULAS: Mapping[str, _Formula] = MappingProxyType(
+    {
+        **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm"), _matmul()),
+        "QLinearMatMul": _matmul(0, 3),
+        "Einsum": _einsum,
+        **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _conv()),
+        "QLinearConv": _conv(3),
+        "ConvTranspose": _conv_transpose(),
+        "CausalConvWithState": _causal_conv,
+        **dict.fromkeys(("RNN", "GRU", "LSTM"), _recurrent),
+        "Attention": _attention,
+        **dict.fromkeys(("LinearClassifier", "LinearRegressor"), _linear_model),
+    }
+)
+
+# Of ONNX Runtime; where it has an operator of a standard one's name, its own formula comes first.
+_RUNTIME_FORMULAS: Mapping[str, _Formula] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                "DynamicQuantizeMatMul",
+                "FusedGemm",
+                "FusedMatMul",
+                "FusedMatMulActivation",
+                "GemmFastGelu",
+                "GemmFloat8",
+                "MatMulInteger16",
+                "MatMulIntegerToFloat",
+                "TransposeMatMul",
+            ),
+            _matmul(),
+        ),
+        "QGemm": _matmul(0, 3),
+        "QLinearMatMul": _matmul(0, 3),
+        "QOrderedMatMul": _matmul(0, 2),
+        **dict.fromkeys(
+            (
+                "MatMulBlockQuantizedFp4Weight",
+                "MatMulBlockQuantizedFp8Weight",
+                "MatMulBnb4",
+                "MatMulFpQ4",
+                "MatMulNBits",
+            ),
+            _packed_matmul,
+        ),
+        "FusedConv": _conv(),
+        **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _conv(channels_last=True)),
+        "QLinearConv": _conv(3, channels_last=True),
+        "ConvTransposeWithDynamicPads": _conv_transpose(),
+        "QLinearConvTranspose": _conv_transpose(3),
+        "DynamicQuantizeLSTM": _recurrent,
+        "Attention": _projected_attention(4),
+        "QAttention": _projected_attention(8),
+        "MultiHeadAttention": _multi_head_attention,
+        "GroupQueryAttention": _group_query_attention,
+        "MoE": _experts,
+    }
+)
+
+_DOMAIN_FORMULAS: Mapping[str, Mapping[str, _Formula]] = MappingProxyType(
+    {
+        "com.microsoft": _RUNTIME_FORMULAS,
+        "com.ms.internal.nhwc": {"Conv": _conv(channels_last=True), "QLinearConv": _conv(3, channels_last=True)},
+    }
+)
+
+# These multiply and sum, and no formula here says how much.
+_UNCOUNTED = """
+    AffineGrid AttnLSTM BeamSearch CDist DFT DecoderAttention DecoderMaskedMultiHeadAttention
+    DecoderMaskedSelfAttention Det DynamicSparseAttention EPContext FlexAttention GatedDeltaNet
+    GatedRelativePositionBias Gradient GreedySearch Inverse Irfft LinearAttention LinearAttentionGate
+    MatMulNBitsMlp MatMulNBitsQkv PackedAttention PackedMultiHeadAttention PagedAttention QMoE
+    QOrderedAttention Rfft STFT SVMClassifier SVMRegressor SampleOp Sampling Snpe SparseAttention
+    SparsePagedAttention SparseToDenseMatMul VarlenCausalConvWithState WordConvEmbedding
+"""
+
+_WITHOUT = (
+    frozenset(operator for operators in OPERATORS.values() for operator in operators)
+    - frozenset(_UNCOUNTED.split())
+    - _FORMULAS.keys()
+    - _RUNTIME_FORMULAS.keys()
+)

@@ -1,0 +1,134 @@
+"""The carry of files: open both, carry, count, write."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hieronnx.errors import InputError
+from hieronnx.files.opening import load, sidecar_path
+from hieronnx.files.writing import check_output, list_own_files, write_with_hierarchy
+from hieronnx.graph.view import ModelLike, View
+from hieronnx.hierarchy.records import CONFIDENCE
+from hieronnx.tools.carry.accounting import INSERTED, REWRITTEN, UNTOUCHED, find_lost, group_rewritten, judge_nodes
+from hieronnx.tools.carry.relation import check_related, is_renamed
+from hieronnx.tools.carry.result import CarryResult
+from hieronnx.tools.carry.transfer import Transfer, transfer
+from hieronnx.tools.carry.views import Pair, open_pair, run_pair
+
+__all__ = ["carry", "carry_made"]
+
+_WEAK = frozenset({"name", "dataflow", "root"})
+_MANY = 0.1
+
+
+def carry(
+    original: ModelLike,
+    transformed: ModelLike,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    by_value: bool = False,
+    inputs: Mapping[str, Any] | None = None,
+    embed: bool = True,
+    sidecar: bool = True,
+) -> CarryResult:
+    """Carry the hierarchy of a model onto what a tool made of it.
+
+    Nodes are matched by structure and names, and by what they compute if both are run. The graph of the transformed
+    file is not changed, nor its weights: it gets metadata, and a sidecar beside it.
+
+    Args:
+        original: The model as it was, with its hierarchy.
+        transformed: What was made of it.
+        output: Where to write the transformed model with the hierarchy; it may be the transformed file itself. None:
+            nothing is written.
+        by_value: Whether to run both in ONNX Runtime on the same inputs, to find tensors that hold the same: for tools
+            that rename them.
+        inputs: An array for each input of the original, to run both on; None: random ones.
+        embed: Whether to write the hierarchy into the file.
+        sidecar: Whether to write it beside the file as JSON.
+
+    Raises:
+        HieronnxError: If the original has no hierarchy, or the two have nothing to do with each other.
+
+    Example:
+        >>> hieronnx.carry("model.onnx", "optimized.onnx", output="carried.onnx").hierarchy.coverage()
+        1.0
+    """
+    if inputs is not None and not by_value:
+        raise InputError("inputs are for carrying by value; set by_value, too")
+    pair = run_pair(original, transformed, inputs) if by_value else open_pair(original, transformed)
+    if output is not None:
+        check_output(Path(output), list_own_files(original))
+    moved = transfer(pair)
+    check_related(pair, moved)
+    result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
+    if output is None:
+        return result
+    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar)
+
+
+def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
+    """Say so if a tool renamed everything and structure alone did not tell enough."""
+    nodes = moved.hierarchy.nodes
+    weak = sum(node.evidence in _WEAK for node in nodes)
+    if pair.known is None and weak > _MANY * len(nodes) and is_renamed(pair):
+        yield (
+            f"the tool renamed the tensors, and structure alone leaves {weak} of {len(nodes)} nodes to be guessed; "
+            "--by-value (by_value=True) runs both models and finds more"
+        )
+
+
+def carry_made(original: ModelLike, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
+    """Carry a hierarchy onto a temporary file that a tool just made of the model, and write that to its place.
+
+    Raises:
+        HieronnxError: If a file cannot be read or written.
+    """
+    pair = open_pair(original, made)
+    result = _account(pair, transfer(pair))
+    return _write(result, made, output, pair.b, embed=embed, sidecar=sidecar, temporary=True)
+
+
+def _account(pair: Pair, moved: Transfer) -> CarryResult:
+    judged = judge_nodes(pair, moved)
+    nodes = moved.hierarchy.nodes
+    verdicts = Counter(judged)
+    evidence = Counter(node.evidence for node in nodes)
+    return CarryResult(
+        hierarchy=moved.hierarchy,
+        path=None,
+        sidecar=None,
+        nodes_before=len(pair.hierarchy.nodes),
+        untouched=verdicts[UNTOUCHED],
+        rewritten=verdicts[REWRITTEN],
+        inserted=verdicts[INSERTED],
+        rewritten_by_call=group_rewritten(nodes, judged),
+        lost=find_lost(pair, moved),
+        by_evidence={name: evidence[name] for name in CONFIDENCE},
+    )
+
+
+def _write(
+    result: CarryResult,
+    model: ModelLike,
+    output: Path,
+    view: View,
+    *,
+    embed: bool,
+    sidecar: bool,
+    temporary: bool = False,
+) -> CarryResult:
+    written = write_with_hierarchy(
+        model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view
+    )
+    return replace(
+        result,
+        hierarchy=load(output) if embed or sidecar else written,
+        path=output,
+        sidecar=sidecar_path(output) if sidecar else None,
+    )

@@ -1,0 +1,183 @@
+"""The records of a comparison: what was added, removed and changed, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+from hieronnx.hierarchy.records import CallId
+
+__all__ = ["ChangeGroup", "ComparedNode", "Comparison", "Difference", "Kind", "NodeChange", "ValueChange"]
+
+Kind: TypeAlias = Literal["added", "removed", "changed"]
+_ORDER: tuple[Kind, ...] = ("removed", "changed", "added")
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedNode:
+    """A node of one of the two files."""
+
+    graph: str
+    name: str
+    op_type: str
+    domain: str
+    output: str
+
+    @property
+    def operator(self) -> str:
+        """The operator, with its domain before `::` where that is not the standard one."""
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One respect in which two things differ: an attribute, an input, a type, the operator's version, a name."""
+
+    what: str
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        what = f"{self.what} {self.name}" if self.name else self.what
+        return f"{what}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChange:
+    """A node that only one of the files has, or that is not the same in both."""
+
+    kind: Kind
+    before: ComparedNode | None
+    after: ComparedNode | None
+    scope: CallId | None = None
+    """The call that the node belongs to, or that its surroundings belong to; None where no file has a hierarchy."""
+    tag: str | None = None
+    origins: tuple[CallId, ...] = ()
+    """All the calls whose work the node does."""
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def node(self) -> ComparedNode:
+        """The node as it is in B, or as it was in A."""
+        found = self.after or self.before
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ValueChange:
+    """An input, output or initializer that only one of the files has, or that is not the same in both."""
+
+    role: Literal["input", "output", "initializer"]
+    kind: Kind
+    graph: str
+    before: str | None
+    """The name in A."""
+    after: str | None
+    """The name in B."""
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGroup:
+    """The changes within one call."""
+
+    scope: CallId | None
+    tag: str | None
+    changes: tuple[NodeChange, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two ONNX files have in common, and what not.
+
+    Attributes:
+        a: the name of the first file.
+        b: the name of the second.
+        pairs: how many nodes are in both, changed or not.
+        nodes: the nodes that were added, removed or changed.
+        values: the inputs, outputs and initializers that were.
+        functions: the functions that only one file has, or that declare other attributes, by key.
+        notes: what is different, and makes no difference to what is computed.
+        compared_names: whether names count.
+        compared_values: whether the contents of initializers count.
+    """
+
+    a: str
+    b: str
+    pairs: int
+    nodes: tuple[NodeChange, ...]
+    values: tuple[ValueChange, ...]
+    functions: Mapping[str, Kind]
+    notes: tuple[str, ...]
+    compared_names: bool
+    compared_values: bool
+
+    @property
+    def same(self) -> bool:
+        """Whether the two are the same computation graph."""
+        return not self.nodes and not self.values and not self.functions
+
+    @property
+    def size(self) -> int:
+        """How much was edited; initializers that came or went are not counted: mostly they follow from nodes."""
+        edited = sum(change.role != "initializer" or change.kind == "changed" for change in self.values)
+        return len(self.nodes) + edited + len(self.functions)
+
+    def count(self, kind: Kind) -> int:
+        """Return how many nodes were added, removed or changed."""
+        return sum(change.kind == kind for change in self.nodes)
+
+    @cached_property
+    def operators(self) -> Mapping[str, Mapping[Kind, int]]:
+        """For each operator how many of its nodes were added, removed and changed."""
+        counts: dict[str, dict[Kind, int]] = {}
+        for change in self.nodes:
+            entry = counts.setdefault(change.node.operator, {"added": 0, "removed": 0, "changed": 0})
+            entry[change.kind] += 1
+        return dict(sorted(counts.items()))
+
+    @cached_property
+    def groups(self) -> tuple[ChangeGroup, ...]:
+        """The changed nodes by the call that they belong to, in the order of the file.
+
+        What an added node was fused of is told with it, at the lowest call above all of that.
+        """
+        leaders: dict[CallId | None, CallId | None] = {}
+        for change in self.nodes:
+            for origin in change.origins if change.kind == "added" else ():
+                leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
+                if leader != own:
+                    leaders[own] = leader
+        found: dict[CallId | None, list[NodeChange]] = {}
+        tags = {change.scope: change.tag for change in self.nodes}
+        for change in self.nodes:
+            found.setdefault(_follow(leaders, change.scope), []).append(change)
+        for changes in found.values():
+            changes.sort(key=lambda change: _ORDER.index(change.kind))
+        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in found.items())
+
+    def describe(self) -> str:
+        """Say in one line what came out."""
+        if self.same:
+            silent = "" if self.compared_values else " (contents of initializers not compared)"
+            return f"the same: {_count(self.pairs, 'node')}{silent}"
+        parts = [f"{_count(number, 'node')} {kind}" for kind in _ORDER if (number := self.count(kind))]
+        for role in ("input", "output", "initializer"):
+            number = sum(change.role == role for change in self.values)
+            parts += [f"{_count(number, role)} not the same"] if number else []
+        parts += [f"{_count(len(self.functions), 'function')} not the same"] if self.functions else []
+        return f"different: {', '.join(parts)}; {_count(self.pairs - self.count('changed'), 'node')} the same"
+
+
+def _follow(leaders: Mapping[CallId | None, CallId | None], scope: CallId | None) -> CallId | None:
+    while scope in leaders:
+        scope = leaders[scope]
+    return scope
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + "s" * (number != 1)

@@ -1,0 +1,168 @@
+"""A part as a model of its own: nodes and names as they are in the whole model, typed inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+import onnx
+import onnx_ir as ir
+
+from hieronnx.errors import HieronnxError
+from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.view import NO_TENSOR
+from hieronnx.tools.extract.find import Part
+from hieronnx.tools.extract.source import Source
+
+__all__ = ["ValueTypes", "build_model", "find_names", "rename_tensors"]
+
+_OURS = "hieronnx."
+
+
+class ValueTypes:
+    """The types of a model's tensors: as the file has them, and inferred where it has not."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def __getitem__(self, tensor: int) -> onnx.ValueInfoProto | None:
+        """Return a tensor with its type; None where that is not known."""
+        info = self.listed(tensor)
+        if (info is None or not _has_shape(info)) and tensor in self._source.values:
+            info = self._inferred.get(self._source.values[tensor], info)
+        begin = self._begin_of(tensor) if info is not None and not _has_shape(info) else None
+        return info if info is None or begin is None else _with_rank(info, begin)
+
+    def _begin_of(self, tensor: int) -> onnx.ValueInfoProto | None:
+        """Return what a Loop begins with for a tensor that it carries or ends with; None for any other tensor."""
+        view = self._source.view
+        producer, graph = view.producers[tensor], view.graphs[view.tensor_graphs[tensor]]
+        loop = graph.owner if tensor in graph.inputs else producer
+        if loop is None or view.nodes[loop].op != "Loop":
+            return None
+        # A Loop reads how often and whether to run, and then what it carries.
+        position = graph.inputs.index(tensor) if loop != producer else view.nodes[loop].outputs.index(tensor) + 2
+        given = view.nodes[loop].inputs[position : position + 1]
+        return self[given[0]] if given and given[0] != NO_TENSOR else None
+
+    def listed(self, tensor: int) -> onnx.ValueInfoProto | None:
+        """Return a tensor with its type if the file itself tells it."""
+        value = self._source.values.get(tensor)
+        return None if value is None or value.type is None else ir.serde.serialize_value(value)
+
+    @cached_property
+    def _inferred(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:
+        try:
+            return infer_types(self._source.opened.model, {})
+        except HieronnxError as error:
+            raise HieronnxError(
+                f"'{self._source.opened.name}' lacks types that the part needs: {error}; "
+                "add value_info to the file, or mend it"
+            ) from error
+
+
+def _has_shape(info: onnx.ValueInfoProto) -> bool:
+    return not info.type.HasField("tensor_type") or info.type.tensor_type.HasField("shape")
+
+
+def _with_rank(info: onnx.ValueInfoProto, like: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return a tensor with as many axes as another, their sizes unknown: a loop may change these."""
+    ranked = onnx.ValueInfoProto()
+    ranked.CopyFrom(info)
+    if _has_shape(like):
+        shape = ranked.type.tensor_type.shape
+        shape.SetInParent()
+        shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in like.type.tensor_type.shape.dim)
+    return ranked
+
+
+def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
+
+
+# -- building ---------------------------------------------------------------------------------------------
+
+
+def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProto:
+    """Build the model of a part, without its initializers.
+
+    Raises:
+        HieronnxError: If the type of an input is not known.
+    """
+    view = source.view
+    model = _make_model(source)
+    graph = model.graph
+    graph.name = str(part.call) or source.hierarchy.modules[""].class_name
+    for index in part.nodes:
+        graph.node.append(ir.serde.serialize_node(source.nodes[index]))
+        if index in part.retaken:
+            tensor, axis = part.retaken[index]
+            _retake(graph.node[-1], view.names[tensor], axis)
+    graph.input.extend(_typed_input(source, types, tensor) for tensor in part.inputs)
+    graph.output.extend(types[tensor] or onnx.ValueInfoProto(name=view.names[tensor]) for tensor in part.outputs)
+    made = (t for index in part.nodes for t in view.nodes[index].outputs if t != NO_TENSOR)
+    graph.value_info.extend(info for t in made if t not in part.outputs and (info := types.listed(t)) is not None)
+    used = {graph for graph in source.bodies_below(part.nodes) if view.graphs[graph].owner is None}
+    for identifier, number in source.functions.items():
+        if number in used:
+            model.functions.append(ir.serde.serialize_function(source.opened.model.functions[identifier]))
+    return model
+
+
+def _retake(node: onnx.NodeProto, tensor: str, axis: int) -> None:
+    """Let a Shape take the size of another tensor's axis."""
+    node.input[0] = tensor
+    del node.attribute[:]
+    node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
+
+
+def _make_model(source: Source) -> onnx.ModelProto:
+    """Make an empty model with all that the whole one says of itself."""
+    whole = source.opened.model
+    model = onnx.ModelProto(ir_version=whole.ir_version)
+    model.producer_name = whole.producer_name or ""
+    model.producer_version = whole.producer_version or ""
+    model.domain = whole.domain or ""
+    for domain, version in whole.opset_imports.items():
+        model.opset_import.add(domain=domain, version=version)
+    for key, value in whole.metadata_props.items():
+        if not key.startswith(_OURS):
+            model.metadata_props.add(key=key, value=value)
+    return model
+
+
+def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueInfoProto:
+    info = types[tensor]
+    if info is None:
+        name = source.view.names[tensor]
+        raise HieronnxError(
+            f"the type of '{name}', an input of the part, is neither in '{source.opened.name}' nor can be inferred; "
+            "add value_info to the file, as onnx.shape_inference does"
+        )
+    return info
+
+
+def find_names(model: onnx.ModelProto) -> set[str]:
+    """Return the names of all tensors in a part, those in bodies included."""
+    found: set[str] = set()
+    pending: list[onnx.GraphProto] = [model.graph]
+    while pending:
+        graph = pending.pop()
+        found.update(item.name for item in (*graph.input, *graph.output, *graph.initializer))
+        for node in graph.node:
+            found.update(node.input, node.output)
+            pending += _bodies(node)
+    return found
+
+
+def rename_tensors(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
+    """Give tensors other names wherever nodes read them, in bodies too."""
+    pending: list[onnx.GraphProto] = [model.graph]
+    while pending:
+        graph = pending.pop()
+        for node in graph.node:
+            node.input[:] = [names.get(name, name) for name in node.input]
+            pending += _bodies(node)
+        for info in graph.output:
+            info.name = names.get(info.name, info.name)

@@ -1,0 +1,118 @@
+"""The record of an extraction: one module call as a model of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hieronnx.hierarchy.records import CallId, Hierarchy, Node
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["Extraction", "HeldArgument", "PartInput", "PartOutput"]
+
+
+@dataclass(frozen=True, slots=True)
+class PartInput:
+    """One input of a part.
+
+    Attributes:
+        name: the tensor.
+        arguments: what it is among the arguments of `forward`: `hidden_states`, `past.0.1`; several where one tensor
+            was passed as several. Empty where the call did not receive it, or where that was not recorded.
+        producer: the node of the whole model that makes it, or gives it to its body; None where it is an input there.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    producer: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartOutput:
+    """One output of a part.
+
+    Attributes:
+        name: the tensor.
+        places: where it is in what `forward` returned: `0`, `hidden_states.1`, and nothing (`""`) where that is one
+            tensor. Empty where the call did not return it and others read it, or where that was not recorded.
+    """
+
+    name: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldArgument:
+    """An argument that is no input, for the part has what was passed: a parameter or a constant."""
+
+    argument: str
+    tensor: str
+    parameter: str | None
+    """Of the whole model; None where it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """One module call as a model of its own. Nodes are those of the whole model, with their calls there.
+
+    Attributes:
+        module: the module's path in the whole model.
+        call: which of its calls it is.
+        tag: the call's tag in the whole model.
+        calls: how many calls the module has there.
+        operations: the nodes of the part.
+        inputs: the part's inputs: those that are arguments, in their order, then others.
+        results: the part's outputs: those that were returned, in their order, then others.
+        recorded: whether the file tells what the call received and returned.
+        unreceived: the inputs that the call did not receive: what the exporter computes for several calls, what it
+            cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where nothing was
+            recorded.
+        held_arguments: the arguments that the part has in itself.
+        lost_arguments: those that the file has no tensor of any more.
+        internal_tensors: what its nodes make and nobody outside reads.
+        boundary_operations: the nodes that read an input or make an output.
+        shared_operations: the nodes that other calls share: one node is left of several equal ones, or several became
+            one. Their origins say which calls.
+        fused_with: the calls whose work cannot be told from this one's: one node does both.
+        brought_operations: the nodes from outside that came along: constants, sizes of the part's inputs, and what
+            changes the form of these alone.
+        initializers: what the part has of them, by the names there.
+        hierarchy: of the part, rooted at the module.
+        model: the part itself, or the file that it was written to.
+    """
+
+    module: str
+    call: int
+    tag: str
+    calls: int
+    operations: tuple[Node, ...]
+    inputs: tuple[PartInput, ...]
+    results: tuple[PartOutput, ...]
+    recorded: bool
+    unreceived: tuple[PartInput, ...]
+    held_arguments: tuple[HeldArgument, ...]
+    lost_arguments: tuple[str, ...]
+    internal_tensors: tuple[str, ...]
+    boundary_operations: tuple[Node, ...]
+    shared_operations: tuple[Node, ...]
+    fused_with: tuple[CallId, ...]
+    brought_operations: tuple[Node, ...]
+    initializers: tuple[str, ...]
+    hierarchy: Hierarchy
+    model: onnx.ModelProto | Path
+
+    @property
+    def external_inputs(self) -> tuple[str, ...]:
+        """The names of the part's inputs."""
+        return tuple(item.name for item in self.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of the part's outputs."""
+        return tuple(item.name for item in self.results)
+
+    def __repr__(self) -> str:
+        return f"Extraction({str(CallId(self.module, self.call))!r}: {len(self.operations)} operations)"

@@ -1,0 +1,76 @@
+"""Optimize: run an optimizer or simplifier of others on a model, and carry the hierarchy through it, in one step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hieronnx.errors import check_known
+from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.writing import check_output, list_own_files
+from hieronnx.graph.view import ModelLike
+from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.tools.adapters.files import reporting_failures, working_folder
+from hieronnx.tools.adapters.optimizers import OPTIMIZERS
+from hieronnx.tools.carry import CarryResult, carry_made
+
+__all__ = ["optimize"]
+
+_LAST_LEVEL = "ort-all"
+_OF_RUNTIME = "com.microsoft"
+
+
+def optimize(
+    model: ModelLike,
+    *,
+    output: str | os.PathLike[str],
+    tool: str,
+    embed: bool = True,
+    sidecar: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> CarryResult:
+    """Run an optimizer on a model and write what it made, with the model's hierarchy.
+
+    Args:
+        model: The model, with its hierarchy.
+        output: Where to write; the sidecar goes beside it.
+        tool: `ort-basic`, `ort-extended` or `ort-all` for the levels of ONNX Runtime, `onnxsim`, `onnxslim`, or
+            `onnxscript` for its optimizer and rewriter.
+        embed: Whether to write the hierarchy into the file as metadata.
+        sidecar: Whether to write it beside the file as JSON.
+        progress: Called with the name of each stage as it begins.
+        **options: Any option of `onnxsim.simplify`, `onnxslim.slim` or `onnxscript.optimizer.optimize`.
+
+    Raises:
+        HieronnxError: If the model has no hierarchy, the tool is missing or fails, or the output cannot be written.
+
+    Example:
+        >>> hieronnx.optimize("model.onnx", output="fast.onnx", tool="ort-extended").hierarchy.coverage()
+        1.0
+    """
+    check_known("tool", tool, OPTIMIZERS)
+    destination, report = Path(output), progress or (lambda _stage: None)
+    opened = open_model(model)
+    require_hierarchy(opened.hierarchy, opened.path, opened.model)
+    check_output(destination, list_own_files(model))
+    with working_folder(model, destination) as (source, made):
+        report(f"running {tool}")
+        with reporting_failures(tool):
+            OPTIMIZERS[tool](source, made, **options)
+        report("carrying the hierarchy")
+        result = carry_made(source, made, destination, embed=embed, sidecar=sidecar)
+    return replace(result, notes=(*result.notes, *_note(tool, result.hierarchy)))
+
+
+def _note(tool: str, hierarchy: Hierarchy) -> Iterator[str]:
+    if tool == _LAST_LEVEL:
+        yield (
+            "ONNX Runtime chose some operators for the processor of this machine; "
+            "on others the file may be slow, or not run at all"
+        )
+    elif any(node.domain.startswith(_OF_RUNTIME) for node in hierarchy.nodes):
+        yield "the file has operators of ONNX Runtime's own, which other runtimes do not know"

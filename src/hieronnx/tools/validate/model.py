@@ -1,0 +1,263 @@
+"""What holds for any ONNX file: the ONNX checker, and the files that its weights are in. No weight is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+import onnx_ir as ir
+
+from hieronnx.tools.validate.findings import Finding
+
+__all__ = ["check_external_data", "check_onnx"]
+
+_REPAIR = "mend the model with what made it: hieronnx never changes a graph"
+_WHOLE = "get the file anew: what is there is not whole"
+# What the checker names on stdout, whoever that belongs to: operators that ONNX had for a while.
+_EXPERIMENTAL = frozenset(
+    {
+        "ATen",
+        "Affine",
+        "ConstantFill",
+        "Crop",
+        "DynamicSlice",
+        "GRUUnit",
+        "GivenTensorFill",
+        "ImageScaler",
+        "ParametricSoftplus",
+        "Scale",
+        "ScaledTanh",
+    }
+)
+_ELSEWHERE = "hieronnx.elsewhere"
+_RUNTIME = "com.microsoft"  # ONNX Runtime declares it in each file that it writes
+_FOR_RUNTIME = "run the file in ONNX Runtime; for other runtimes, optimize at a lower level"
+_STANDARD = ("", "ai.onnx")
+# One element for each field that can hold elements, enough for the widest type.
+_ONE_ELEMENT: Mapping[str, object] = {
+    "float_data": [0.0, 0.0],
+    "int32_data": [0],
+    "string_data": [b""],
+    "int64_data": [0],
+    "raw_data": bytes(16),
+    "double_data": [0.0, 0.0],
+    "uint64_data": [0],
+}
+_WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+# Numbers of variable length could not be counted without reading them.
+_BYTES_PER_ENTRY: Mapping[str, int] = {"float_data": 4, "double_data": 8}
+
+
+# -- the checker ------------------------------------------------------------------------------------------
+
+
+def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]]) -> list[Finding]:
+    """Run the ONNX checker on a model without its large weights.
+
+    Args:
+        skeleton: The model; its tensors in other files need not be there.
+        left_out: The bytes by kind that each initializer of the main graph would have.
+    """
+    found = [
+        f for tensor, sizes in zip(skeleton.graph.initializer, left_out, strict=True) for f in _size(tensor, sizes)
+    ]
+    model = onnx.ModelProto()
+    model.CopyFrom(skeleton)
+    for tensor, sizes in zip(model.graph.initializer, left_out, strict=True):
+        _stand_in(tensor, sizes)
+    for sparse in _walk_sparse(model):
+        _empty(sparse)
+    for tensor in _walk_tensors(model):
+        _bring_in(tensor)
+    found += _set_apart(model)
+    try:
+        onnx.checker.check_model(model)
+    except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
+        found.append(Finding("onnx", "error", "graph", " ".join(str(error).split()), _REPAIR))
+    return found
+
+
+def _size(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator[Finding]:
+    """Compare the bytes of an initializer with those that its shape and type need."""
+    needed = {"raw_data": _nbytes(tensor)}
+    needed |= {kind: math.prod(tensor.dims) * width for kind, width in _BYTES_PER_ENTRY.items()}
+    for kind, size in sizes.items():
+        if size < (needed.get(kind) or 0):
+            message = f"it holds {size:,} bytes in {kind}; its shape and type need {needed[kind]:,}"
+            yield Finding("onnx", "error", f"initializer '{tensor.name}'", message, _WHOLE)
+
+
+def _nbytes(tensor: onnx.TensorProto) -> int | None:
+    """Return the bytes that a tensor's shape and type need; None where they are not numbers of bytes."""
+    width = _WIDTHS.get(tensor.data_type)
+    return None if width is None else (math.prod(tensor.dims) * width + 7) // 8
+
+
+def _stand_in(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> None:
+    """Put one element where the contents were left out: the checker looks at each tensor by itself."""
+    for kind in sizes:
+        value = _ONE_ELEMENT[kind]
+        if isinstance(value, bytes):
+            tensor.raw_data = value
+        else:
+            getattr(tensor, kind).extend(value)
+    if sizes and all(size > 0 for size in tensor.dims):
+        tensor.dims[:] = [1]
+
+
+def _bring_in(tensor: onnx.TensorProto) -> None:
+    """Let a tensor in another file, if it is said in which, be an empty one: that file is no matter of the graph."""
+    if _is_elsewhere(tensor):
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+        tensor.dims[:] = [0]
+
+
+def _empty(sparse: onnx.SparseTensorProto) -> None:
+    """Leave a sparse tensor no elements, if one of its parts is in another file."""
+    if _is_elsewhere(sparse.values) or _is_elsewhere(sparse.indices):
+        name, kind = sparse.values.name, sparse.values.data_type
+        sparse.ClearField("indices")
+        sparse.values.CopyFrom(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
+
+
+def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
+    held = any(getattr(tensor, kind) for kind in _ONE_ELEMENT)
+    return not held and tensor.data_location == onnx.TensorProto.EXTERNAL and bool(_entries(tensor).get("location"))
+
+
+def _set_apart(model: onnx.ModelProto) -> list[Finding]:
+    """Move operators that are no fault of the graph to a domain that the checker passes without a word.
+
+    They are those that it would name on stdout, and those that ONNX Runtime writes into ONNX's own domain.
+    """
+    local = {function.name for function in model.functions}
+    of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
+    found: dict[str, Finding] = {}
+    for node in _walk_nodes(model):
+        excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
+        if excuse is not None:
+            place = f"node '{node.name or next(iter(node.output), '')}'"
+            found.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
+            node.domain = _ELSEWHERE
+    if found:
+        for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
+            imports.add(domain=_ELSEWHERE, version=1)
+    return list(found.values())
+
+
+def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
+    """Say why an operator in ONNX's domain need not be one of ONNX, and what to do; None if there is no reason."""
+    if operator in _EXPERIMENTAL:
+        return f"{operator} was an experiment that ONNX gave up; the checker passes it as it is", _REPAIR
+    if of_runtime and not onnx.defs.has(operator):
+        return f"ONNX has no operator {operator}; ONNX Runtime may: it writes some of its own so", _FOR_RUNTIME
+    return None
+
+
+# -- walking ----------------------------------------------------------------------------------------------
+
+
+def _walk_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    while waiting:
+        graph = waiting.pop()
+        yield graph
+        for node in graph.node:
+            for attribute in node.attribute:
+                waiting += attribute.graphs
+                if attribute.HasField("g"):
+                    waiting.append(attribute.g)
+
+
+def _walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    for graph in _walk_graphs(model):
+        yield from graph.node
+
+
+def _walk_attributes(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
+    return (attribute for node in _walk_nodes(model) for attribute in node.attribute)
+
+
+def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor, the parts of sparse ones too."""
+    for graph in _walk_graphs(model):
+        if isinstance(graph, onnx.GraphProto):
+            yield from graph.initializer
+    for attribute in _walk_attributes(model):
+        yield from attribute.tensors
+        if attribute.HasField("t"):
+            yield attribute.t
+    for sparse in _walk_sparse(model):
+        yield sparse.values
+        yield sparse.indices
+
+
+def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
+    for graph in _walk_graphs(model):
+        if isinstance(graph, onnx.GraphProto):
+            yield from graph.sparse_initializer
+    for attribute in _walk_attributes(model):
+        yield from attribute.sparse_tensors
+        if attribute.HasField("sparse_tensor"):
+            yield attribute.sparse_tensor
+
+
+# -- weights in other files -------------------------------------------------------------------------------
+
+
+def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> list[Finding]:
+    """Check that the files with the model's weights are there and large enough; they are not opened."""
+    found: list[Finding] = []
+    sizes: dict[str, int | None] = {}
+    for tensor in _walk_tensors(skeleton):
+        location = _entries(tensor).get("location", "")
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or not location:
+            continue
+        if _is_outside(location):
+            message = f"its data is in '{location}', which is not in the model's folder: no runtime will follow"
+            found.append(Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR))
+            continue
+        if location not in sizes:
+            sizes[location] = _file_size(folder, location)
+        size = sizes[location]
+        if size is not None:
+            found += _check_range(tensor, location, size)
+    remedy = "put the file beside the model; the hierarchy can be used without it, the model cannot run"
+    missing = [location for location, size in sizes.items() if size is None]
+    found += [Finding("external-data", "warning", f"file '{m}'", "there is no such file", remedy) for m in missing]
+    return found
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _is_outside(location: str) -> bool:
+    posix, windows = PurePosixPath(location), PureWindowsPath(location)
+    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts)
+
+
+def _file_size(folder: Path, location: str) -> int | None:
+    try:
+        path = folder / location
+        return path.stat().st_size if path.is_file() else None
+    except (OSError, ValueError):  # a name that no file system would take
+        return None
+
+
+def _check_range(tensor: onnx.TensorProto, location: str, size: int) -> Iterator[Finding]:
+    entries = _entries(tensor)
+    place, needed = f"initializer '{tensor.name}'", _nbytes(tensor) or 0
+    offset, length = entries.get("offset") or "0", entries.get("length") or str(needed)
+    if not (offset.isdecimal() and length.isdecimal() and len(offset) < 20 and len(length) < 20):
+        message = f"its place in '{location}' is not given in numbers: offset '{offset}', length '{length}'"
+        yield Finding("external-data", "error", place, message, _REPAIR)
+    elif int(offset) + int(length) > size:
+        message = f"its data would end at byte {int(offset) + int(length):,} of '{location}', which has {size:,}"
+        yield Finding("external-data", "error", place, message, _WHOLE)
+    elif int(length) < needed:
+        message = f"it has {int(length):,} bytes in '{location}'; its shape and type need {needed:,}"
+        yield Finding("external-data", "error", place, message, _WHOLE)

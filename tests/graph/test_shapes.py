@@ -1,0 +1,112 @@
+"""Inferring types: without weights, through what is computed of literals, and through ONNX Runtime's own operators."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, parser
+
+from hieronnx.errors import HieronnxError
+from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.shapes.inferring import _copy_structure
+
+HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
+
+
+def types_of(model: onnx.ModelProto, **dims: int) -> dict[str, tuple[int, tuple[int | str | None, ...] | None]]:
+    """Return the type of elements and the sizes of each tensor that was inferred, by name."""
+    found = {}
+    for value, info in infer_types(ir.serde.deserialize_model(model), dims).items():
+        kind = info.type.tensor_type
+        sizes = tuple(d.dim_value or d.dim_param or None for d in kind.shape.dim) if kind.HasField("shape") else None
+        found[value.name or ""] = kind.elem_type, sizes
+    return found
+
+
+def infer(text: str, **dims: int) -> dict[str, tuple[int, tuple[int | str | None, ...] | None]]:
+    return types_of(parser.parse_model(f"{HEADER} {text}"), **dims)
+
+
+def test_axes_can_be_fixed_by_name() -> None:
+    text = "main (float[n, 4] x) => (y) { h = Relu (x)  y = Transpose (h) }"
+    assert infer(text)["h"] == (TensorProto.FLOAT, ("n", 4))
+    assert infer(text, n=3)["y"] == (TensorProto.FLOAT, (4, 3))
+
+
+def test_sizes_that_are_computed_of_literals_are_followed() -> None:
+    text = """
+        main (float[2, 4, 6] x) => (y)
+        <int64[1] two = {2}, int64[1] three = {3}, int64[1] zero = {0}, int64[2] end = {3, -1}>
+        {
+            s = Shape (x)
+            last = Mod (two, three)
+            same = Reshape (last, zero)
+            first = Slice (s, zero, last)
+            k = Concat <axis = 0> (first, end)
+            y = Reshape (x, k)
+        }
+        """
+    assert infer(text.replace("same = Reshape (last, zero)", ""))["y"] == (TensorProto.FLOAT, (2, 4, 3, 2))
+
+
+def test_an_input_with_a_default_is_no_literal() -> None:
+    text = """
+        main (float[6] x, int64[1] k) => (y)
+        <int64[1] k = {2}, int64[1] one = {1}> { s = Add (k, one)  y = Reshape (x, s) }
+        """
+    model = parser.parse_model(f"{HEADER} {text}")
+    assert [info.name for info in model.graph.input] == ["x", "k"]
+    assert types_of(model)["s"] == (TensorProto.INT64, (1,))
+    assert types_of(model)["y"][1] != (3,)
+
+
+def test_long_lists_of_numbers_are_not_followed() -> None:
+    weight = TensorProto(name="w", data_type=TensorProto.INT64, dims=[1 << 22], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value="w.data")
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1 << 22]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
+    model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
+    copy = _copy_structure(model, {})
+    (held,) = (info for info in copy.graph.input if info.name == "w")
+    assert [dim.WhichOneof("value") for dim in held.type.tensor_type.shape.dim] == [None]
+    assert not copy.graph.initializer
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ("com.microsoft.MatMulIntegerToFloat (a, b, s, s)", (TensorProto.FLOAT, (2, 5))),
+        ("com.microsoft.QGemm (a, s, z, b, s, z)", (TensorProto.FLOAT, (2, 5))),
+        ("com.microsoft.QGemm (a, s, z, b, s, z, , s, z)", (TensorProto.UINT8, (2, 5))),
+        ("com.microsoft.QLinearAdd (a, s, z, a, s, z, s, z)", (TensorProto.UINT8, (2, 3))),
+        ("com.microsoft.DynamicQuantizeMatMul (x, b, s)", (TensorProto.FLOAT, (2, 5))),
+        ("com.microsoft.FusedMatMul <transA = 1> (x, x)", (TensorProto.FLOAT, (3, 3))),
+    ],
+)
+def test_operators_of_onnx_runtime_have_types_too(
+    node: str, found: tuple[int, tuple[int | str | None, ...] | None]
+) -> None:
+    given = "uint8[2, 3] a, uint8[3, 5] b, float s, uint8 z, float[2, 3] x"
+    text = f"main ({given}) => (y) {{ h = {node}  y = Identity (h) }}"
+    assert infer(text)["h"] == found
+    assert infer(text)["y"] == found
+
+
+def test_bodies_have_types_too() -> None:
+    text = """
+        main (float[2, 3] x, bool c) => (y)
+        {
+            y = If (c) <then_branch = yes () => (p) { h = Transpose (x)  p = Neg (h) },
+                        else_branch = no () => (q) { q = Transpose (x) }>
+        }
+        """
+    found = infer(text)
+    assert found["h"] == found["q"] == found["y"] == (TensorProto.FLOAT, (3, 2))
+
+
+def test_what_cannot_be_inferred_is_told() -> None:
+    given = "int64[1] two = {2}, int64[1] far = {7}"
+    text = f"main (float[2] x) => (y) <{given}> {{ k = Gather (two, far)  y = Reshape (x, k) }}"
+    with pytest.raises(HieronnxError, match="the shapes that the file lacks cannot be inferred: "):
+        infer(text)

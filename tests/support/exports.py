@@ -1,0 +1,133 @@
+"""Exports of zoo models: hieronnx's own and torch's baseline, made once a test run and shared by all tests."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import hieronnx
+from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.positional import by_position
+from support.valuecheck import match_inputs, named_arrays
+from support.zoo import CASES, Case
+
+FOLDER_VARIABLE = "HIERONNX_TEST_EXPORTS"
+
+
+def shared_folder() -> str:
+    """Return the folder of this run's exports; processes that it starts share it, and it goes with the run."""
+    if FOLDER_VARIABLE not in os.environ:
+        os.environ[FOLDER_VARIABLE] = mkdtemp(prefix="hieronnx-exports-")
+        atexit.register(shutil.rmtree, os.environ[FOLDER_VARIABLE], ignore_errors=True)
+    return os.environ[FOLDER_VARIABLE]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One zoo model, exported through one route."""
+
+    case: Case
+    exporter: str
+    model: nn.Module
+    result: hieronnx.ExportResult
+
+    @property
+    def hierarchy(self) -> hieronnx.Hierarchy:
+        return self.result.hierarchy
+
+    @property
+    def attributed(self) -> dict[tuple[str, str], frozenset[tuple[str, int]]]:
+        """What each node is attributed to, in the value check's terms."""
+        return {
+            (node.graph, node.output): frozenset({tuple(node.scope), *map(tuple, node.origins)})
+            for node in self.hierarchy.nodes
+        }
+
+
+@cache
+def exported(name: str, exporter: str, **options: Any) -> Exported:
+    """Export a zoo model with hieronnx; the same call gives the same files."""
+    case = CASES[name]
+    model = case.build()
+    path = Path(mkdtemp(prefix=f"{name}-{exporter}-", dir=shared_folder())) / "model.onnx"
+    with quiet():
+        result = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter, **options)
+    return Exported(case, exporter, model, result)
+
+
+def export_ours(name: str, exporter: str) -> Path:
+    """Export a zoo model with hieronnx; return the file."""
+    return exported(name, exporter).result.path
+
+
+def run_in_new_process(function: Callable[..., Path], *args: str) -> Path:
+    """Run one of these functions where nothing was exported before."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def export_baseline(name: str, exporter: str, **options: Any) -> Path:
+    """Export a zoo model with torch alone, with the same arguments as hieronnx hands on."""
+    case = CASES[name]
+    path = Path(mkdtemp(prefix=f"{name}-{exporter}-baseline-", dir=shared_folder())) / "model.onnx"
+    model, args, kwargs = case.build(), case.args(), case.kwargs()
+    with quiet():
+        if exporter == "dynamo":
+            torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=True, verbose=False, **options)
+        else:
+            with by_position(ExportRequest(model, args, kwargs, path, path)) as positional:
+                torch.onnx.export(model, positional, str(path), dynamo=False, **options)
+    return path
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch's advice on exporting out of the test report."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def largest_difference(exported: Exported) -> float:
+    """Run the file in ONNX Runtime and the model in PyTorch; return the largest difference of an output."""
+    import onnx
+
+    case, model = exported.case, exported.model
+    with torch.no_grad():
+        expected = [np.asarray(t) for t in tree_leaves(model(*case.args(), **case.kwargs()))]
+    proto = onnx.load(exported.result.path, load_external_data=False)
+    arrays = named_arrays(model, case.args(), case.kwargs())
+    feeds = match_inputs(proto, arrays, tuple(map(torch.from_numpy, expected)))
+    session = ort.InferenceSession(exported.result.path, providers=["CPUExecutionProvider"])
+    got = session.run(None, feeds)
+    assert len(got) == len(expected)
+    differences = [0.0]
+    for ours, theirs in zip(got, expected, strict=True):
+        assert ours.shape == theirs.shape
+        if theirs.size:
+            differences.append(float(np.max(np.abs(ours.astype(np.float64) - theirs.astype(np.float64)))))
+    return max(differences)

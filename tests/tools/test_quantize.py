@@ -1,0 +1,401 @@
+"""Running quantizers of others on all but chosen modules, and keeping the hierarchy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from click.testing import CliRunner, Result
+from onnx import TensorProto, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+import hieronnx
+from hieronnx import HieronnxError, load
+from hieronnx.cli import cli
+from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
+from hieronnx.tools.adapters.quantizers import QUANTIZERS
+from support.annotated import annotated
+from support.exports import export_ours, shared_folder
+
+TOOLS = ["dynamic", "static", "fp16"]
+MODELS = [
+    ("bert", "dynamo", "encoder.layer.0.*"),
+    ("bert", "torchscript", "encoder.layer.0.*"),
+    ("gpt2", "torchscript", "transformer.h.1"),
+    ("conv_batch_norm_residual", "dynamo", "block.*"),
+]
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="hieronnx")
+
+
+@cache
+def quantized(name: str, exporter: str, tool: str, *exclude: str) -> tuple[hieronnx.CarryResult, onnx.ModelProto]:
+    """Quantize a zoo model; return the result, and the file."""
+    output = Path(mkdtemp(prefix=f"{name}-{exporter}-{tool}-", dir=shared_folder())) / "out.onnx"
+    drawn = 2 if tool == "static" else 0
+    result = hieronnx.quantize(
+        export_ours(name, exporter), output=output, tool=tool, exclude=exclude, random_calibration=drawn
+    )
+    return result, onnx.load(output)
+
+
+def outputs(path: Path) -> list[np.ndarray]:
+    feeds = dict(draw_feeds(read_inputs(path), 1)[0])
+    return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+# --- what stays in float: seen in the graph, not in what hieronnx says of it ---
+
+
+def quantized_nodes(tool: str, model: onnx.ModelProto) -> set[str]:
+    """Return the names that the quantized nodes had."""
+    return {"dynamic": in_integers, "static": on_quantized_weights, "fp16": in_half}[tool](model)
+
+
+def in_integers(model: onnx.ModelProto) -> set[str]:
+    names = (node.name for node in model.graph.node if node.op_type.endswith("Integer"))
+    return {name.removesuffix("_quant").removesuffix("_MatMul") for name in names}  # a Gemm becomes MatMul and Add
+
+
+def on_quantized_weights(model: onnx.ModelProto) -> set[str]:
+    held = {tensor.name for tensor in model.graph.initializer}
+    weights = {
+        node.output[0] for node in model.graph.node if node.op_type == "DequantizeLinear" and node.input[0] in held
+    }
+    return {node.name for node in model.graph.node if weights.intersection(node.input)}
+
+
+def in_half(model: onnx.ModelProto) -> set[str]:
+    inferred = shape_inference.infer_shapes(model, strict_mode=True).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
+    return {
+        node.name
+        for node in model.graph.node
+        if any(types[name] == TensorProto.FLOAT16 for name in node.output if name)
+        and not node.name.endswith("_cast_to_fp16_node")
+    }
+
+
+def nodes_of(name: str, exporter: str, prefix: str) -> set[str]:
+    """Return the names of the nodes that work for a module or one below it, as exported."""
+    return {
+        node.name
+        for node in load(export_ours(name, exporter)).nodes
+        if any(call.module.startswith(prefix) for call in (node.scope, *node.origins))
+    }
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(("name", "exporter", "pattern"), MODELS)
+def test_exactly_the_excluded_nodes_stay_in_float(name: str, exporter: str, pattern: str, tool: str) -> None:
+    _, everything = quantized(name, exporter, tool)
+    _, some = quantized(name, exporter, tool, pattern)
+    inside = nodes_of(name, exporter, pattern.removesuffix("*"))
+    before, after = quantized_nodes(tool, everything), quantized_nodes(tool, some)
+    assert before & inside or (tool, name) == ("dynamic", "conv_batch_norm_residual")
+    assert after == before - inside
+
+
+@pytest.mark.parametrize(("name", "exporter", "pattern"), MODELS)
+def test_nothing_is_rounded_between_excluded_nodes(name: str, exporter: str, pattern: str) -> None:
+    _, model = quantized(name, exporter, "fp16", pattern)
+    makers = {output: node for node in model.graph.node for output in node.output}
+    for node in model.graph.node:
+        if node.name.endswith("_cast_to_fp32_node"):
+            maker = makers.get(node.input[0])
+            assert maker is None or not maker.name.endswith("_cast_to_fp16_node")
+
+
+def test_large_values_survive_in_excluded_modules(tmp_path: Path) -> None:
+    text = "net (float[2] x) => (float[2] y) <float k = {1000.0}, float s = {0.000001}> {"
+    text += " a = Mul(x, k)  b = Mul(a, k)  c = Mul(b, s)  y = Relu(c) }"
+    onnx.save(annotated(text, ["m", "m", "m", ""]), tmp_path / "in.onnx")
+    for exclude, finite in (((), False), (("m",), True)):
+        hieronnx.quantize(tmp_path / "in.onnx", output=tmp_path / "out.onnx", tool="fp16", exclude=exclude)
+        # Not in ONNX Runtime, which computes in float where a processor has no half.
+        (got,) = ReferenceEvaluator(str(tmp_path / "out.onnx")).run(None, {"x": np.ones(2, np.float16)})
+        assert bool(np.isfinite(got).all()) is finite
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_weight_that_others_read_too_is_not_rounded_for_excluded_nodes(tool: str, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2,4] x) => (float[2,4] y)'
+    model = onnx.parser.parse_model(text + " { a = MatMul(x, w)  y = MatMul(a, w) }")
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    output, drawn = tmp_path / "out.onnx", 1 if tool == "static" else 0
+    source = annotated(model, ["kept", "b"])
+    hieronnx.quantize(source, output=output, tool=tool, exclude=["kept"], random_calibration=drawn)
+    made = onnx.load(output)
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.graph.initializer}
+    node = next(node for node in made.graph.node if node.op_type == "MatMul" and node.input[1] in held)
+    np.testing.assert_array_equal(held[node.input[1]], weight)
+    assert load(output).nodes
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(("name", "exporter", "pattern"), MODELS)
+def test_quantized_files_are_sound(name: str, exporter: str, pattern: str, tool: str) -> None:
+    result, model = quantized(name, exporter, tool, pattern)
+    assert result.path is not None
+    onnx.checker.check_model(model)
+    assert result.hierarchy == load(result.path)
+    assert result.hierarchy.coverage() == 1.0
+    assert hieronnx.validate(result.path).count("error") == 0
+    expected = outputs(export_ours(name, exporter))
+    for ours, theirs in zip(outputs(result.path), expected, strict=True):
+        assert np.isfinite(ours).all()
+        if tool != "static":  # which knows nothing better for a mask of the smallest float than to quantize it
+            np.testing.assert_allclose(ours.astype(np.float32), theirs, atol=0.05 * np.abs(theirs).max() + 0.25)
+
+
+def test_nodes_that_work_for_others_too_stay_in_float_and_are_named() -> None:
+    result, _ = quantized("bert", "dynamo", "fp16", "encoder.layer.0.*")
+    shared = [node for node in load(export_ours("bert", "dynamo")).nodes if len(node.origins) > 1]
+    assert any(any(node.name in note for node in shared) for note in result.notes)
+    assert any("work for other calls, too" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_nodes_without_names_can_be_excluded(tool: str, tmp_path: Path) -> None:
+    model = onnx.load(export_ours("bert", "torchscript"))
+    for node in model.graph.node:
+        node.name = "" if node.op_type != "Add" else "Add"
+    onnx.save(model, tmp_path / "in.onnx")
+    result = hieronnx.quantize(
+        tmp_path / "in.onnx",
+        output=tmp_path / "out.onnx",
+        tool=tool,
+        exclude=["encoder.layer.0.*"],
+        random_calibration=1 if tool == "static" else 0,
+    )
+    assert f"{len(model.graph.node)} nodes had no name of their own" in " ".join(result.notes)
+    named = {node.output: node.name for node in load(export_ours("bert", "torchscript")).nodes}
+    inside = nodes_of("bert", "torchscript", "encoder.layer.0.")
+    _, everything = quantized("bert", "torchscript", tool)
+    found = quantized_nodes(tool, onnx.load(tmp_path / "out.onnx"))
+    after = {named[output] for output in found}
+    assert after == quantized_nodes(tool, everything) - inside
+
+
+def test_names_stay_as_they_are_if_nothing_is_excluded(tmp_path: Path) -> None:
+    text = "net (float[2] x) => (float[2] y) { a = Relu(x)  y = Neg(a) }"
+    hieronnx.quantize(annotated(text, ["a", "b"]), output=tmp_path / "out.onnx", tool="fp16")
+    assert [node.name for node in onnx.load(tmp_path / "out.onnx").graph.node] == ["", ""]
+
+
+def test_a_path_stands_for_all_calls_of_a_module(tmp_path: Path) -> None:
+    source = export_ours("called_in_loop", "torchscript")
+    calls = {node.scope for node in load(source).nodes if node.op_type in ("Gemm", "MatMul")}
+    module = next(iter(calls)).module
+    assert len(calls) > 1
+    assert {call.module for call in calls} == {module}
+    hieronnx.quantize(source, output=tmp_path / "out.onnx", tool="fp16", exclude=[module])
+    inside = nodes_of("called_in_loop", "torchscript", module)
+    assert not in_half(onnx.load(tmp_path / "out.onnx")) & inside
+    hieronnx.quantize(source, output=tmp_path / "out.onnx", tool="fp16", exclude=[f"{module}@1"])
+    assert in_half(onnx.load(tmp_path / "out.onnx")) & inside
+
+
+def test_nodes_in_bodies_cannot_stay_in_float(tmp_path: Path) -> None:
+    source = export_ours("cond", "dynamo")
+    inner = next(node for node in load(source).nodes if node.graph and node.scope.module)
+    with pytest.raises(HieronnxError, match=f"in a body .* of '{inner.scope}' is; exclude other modules"):
+        hieronnx.quantize(source, output=tmp_path / "o.onnx", tool="fp16", exclude=[inner.scope.module])
+    hieronnx.quantize(source, output=tmp_path / "o.onnx", tool="dynamic", exclude=[inner.scope.module])
+
+
+def test_a_tag_can_be_excluded() -> None:
+    by_tag, _ = quantized("bert", "dynamo", "fp16", "/BertModel/BertEncoder/BertLayer.0")
+    by_path, _ = quantized("bert", "dynamo", "fp16", "encoder.layer.0")
+    assert by_tag.hierarchy.nodes == by_path.hierarchy.nodes
+
+
+def test_a_pattern_that_matches_nothing_is_refused(tmp_path: Path) -> None:
+    source = export_ours("bert", "dynamo")
+    result = run("quantize", source, "-o", tmp_path / "o.onnx", "--with", "fp16", "--exclude", "encoder.layr.0.*")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: no module call 'encoder.layr.0.*'; did you mean 'encoder.layer.0'")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- calibration ---
+
+
+@pytest.fixture
+def linear(tmp_path: Path) -> Path:
+    """Write a model with one input and a weight."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> net (float[n,4] x) => (float[n,4] y) { y = MatMul(x, w) }'
+    )
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(annotated(model, ["a"]), tmp_path / "linear.onnx")
+    return tmp_path / "linear.onnx"
+
+
+def scale_of_input(path: Path) -> float:
+    model = onnx.load(path)
+    node = next(n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x")
+    return float(numpy_helper.to_array(next(t for t in model.graph.initializer if t.name == node.input[1])))
+
+
+def test_calibration_comes_from_files(linear: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "inputs"
+    folder.mkdir()
+    np.savez(folder / "0.npz", x=np.full((2, 4), 10, np.float32))
+    np.savez(folder / "1.npz", x=np.full((3, 4), -20, np.float64))
+    np.save(tmp_path / "one.npy", np.full((1, 4), 5, np.float32))
+    scales = []
+    for given in (folder, folder / "0.npz", tmp_path / "one.npy", [{"x": np.full((1, 4), 5, np.float32)}]):
+        result = hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static", calibration=given)
+        assert not any("random" in note for note in result.notes)
+        scales.append(scale_of_input(tmp_path / "o.onnx"))
+    assert scales == pytest.approx([30 / 255, 10 / 255, 5 / 255, 5 / 255], rel=0.02)
+
+
+def test_random_calibration_is_noted_and_the_same_each_time(linear: Path, tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        output = tmp_path / name / "o.onnx"
+        output.parent.mkdir()
+        result = hieronnx.quantize(linear, output=output, tool="static", random_calibration=3)
+        assert "3 random inputs, not of your data" in result.notes[0]
+        made.append(output.read_bytes())
+    assert made[0] == made[1]
+
+
+def test_static_needs_inputs(linear: Path, tmp_path: Path) -> None:
+    with pytest.raises(HieronnxError, match="give --calibration, or --random-calibration"):
+        hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static")
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"z": np.zeros((1, 4))}, "no input 'z'; the model has x"),
+        ({}, "has no array for input 'x'"),
+        ({"x": np.zeros((1, 5))}, r"input 'x' is \[1, 5\], and the model wants \['n', 4\]"),
+        ({"x": np.zeros(4)}, r"input 'x' is \[4\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told(
+    arrays: dict[str, np.ndarray], message: str, linear: Path, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "inputs.npz", **arrays)
+    with pytest.raises(HieronnxError, match=message):
+        hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static", calibration=tmp_path / "inputs.npz")
+
+
+def test_files_that_are_no_inputs_are_told(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.npz").write_text("no arrays")
+    for path, message in (
+        ("empty", "no .npz or .npy files in"),
+        ("text.npz", "cannot read"),
+        ("none.npz", "cannot read"),
+    ):
+        with pytest.raises(HieronnxError, match=message):
+            hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static", calibration=tmp_path / path)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "fp16"])
+def test_other_tools_take_no_inputs(tool: str, linear: Path, tmp_path: Path) -> None:
+    with pytest.raises(HieronnxError, match="takes no calibration inputs"):
+        hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool=tool, random_calibration=1)
+
+
+# --- the tools ---
+
+
+def test_every_tool_is_offered() -> None:
+    assert list(QUANTIZERS) == TOOLS
+    offered = next(option for option in cli.commands["quantize"].params if option.name == "tool").type
+    assert list(offered.choices) == TOOLS
+
+
+def test_options_go_to_the_tool(linear: Path, tmp_path: Path) -> None:
+    run("quantize", linear, "-o", tmp_path / "o.onnx", "--with", "dynamic", "--per-channel")
+    scale = next(t for t in onnx.load(tmp_path / "o.onnx").graph.initializer if t.name == "w_scale")
+    assert list(scale.dims) == [4]
+    run("quantize", linear, "-o", tmp_path / "h.onnx", "--with", "fp16", "--keep-io-types")
+    assert onnx.load(tmp_path / "h.onnx").graph.input[0].type.tensor_type.elem_type == TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--with", "dynamic", "--random-calibration", "1"],
+        ["--with", "fp16", "--per-channel"],
+        ["--with", "static", "--keep-io-types"],
+        ["--with", "static", "--random-calibration", "1", "--calibration", "x.npz"],
+    ],
+)
+def test_options_of_another_tool_are_refused(options: list[str], linear: Path, tmp_path: Path) -> None:
+    result = run("quantize", linear, "-o", tmp_path / "o.onnx", *options)
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_missing_tool_names_the_command_that_installs_it(linear: Path, tmp_path: Path) -> None:
+    code = "import sys; sys.modules['onnxruntime'] = None\nfrom hieronnx.cli import main\nmain()"
+    arguments = ["quantize", str(linear), "-o", str(tmp_path / "o.onnx"), "--with", "dynamic"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: this needs onnxruntime, which is not installed; run: pip install 'hieronnx[runtime]'\n"
+    )
+
+
+def test_weights_stay_in_a_file_of_their_own(tmp_path: Path) -> None:
+    for tool in TOOLS:
+        result, _ = quantized("bert", "dynamo", tool)
+        assert result.path is not None
+        names = sorted(path.name for path in result.path.parent.iterdir())
+        assert names == ["out.onnx", "out.onnx.data", "out_hierarchy.json"]
+        assert (result.path.parent / "out.onnx.data").stat().st_mode == result.path.stat().st_mode
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_an_earlier_output_is_replaced(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    drawn = 1 if tool == "static" else 0
+    for _ in range(2):
+        hieronnx.quantize(export_ours("bert", "dynamo"), output="out.onnx", tool=tool, random_calibration=drawn)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.onnx", "out.onnx.data", "out_hierarchy.json"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_layer_can_be_extracted_from_what_was_quantized(tool: str, tmp_path: Path) -> None:
+    result, _ = quantized("bert", "dynamo", tool)
+    assert result.path is not None
+    part = hieronnx.extract(result.path, "encoder.layer.1", output=tmp_path / "part.onnx")
+    assert part.operations
+    ort.InferenceSession(tmp_path / "part.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_what_was_quantized_can_be_optimized(tmp_path: Path) -> None:
+    result, _ = quantized("bert", "dynamo", "dynamic", "encoder.layer.0.*")
+    assert result.path is not None
+    chained = hieronnx.optimize(result.path, output=tmp_path / "o.onnx", tool="ort-basic")
+    assert chained.hierarchy.coverage() == 1.0
+
+
+def test_the_command_writes_json(linear: Path, tmp_path: Path) -> None:
+    result = run(
+        "quantize", linear, "-o", tmp_path / "o.onnx", "--with", "static", "--random-calibration", "2", "--json"
+    )
+    told = json.loads(result.stdout)
+    assert told["nodes"]["before"] == 1
+    assert told["nodes"]["inserted"] >= 3
+    assert "2 random inputs" in told["notes"][0]

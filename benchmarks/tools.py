@@ -12,7 +12,8 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from benchmarks._measure import Section, Work, measure, median
-from hieronnx.files.opening import describe_file, encode_sidecar, sidecar_path
+from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.opening import sidecar_path
 from hieronnx.graph.view import view_model
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
 

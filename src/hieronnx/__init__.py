@@ -10,34 +10,35 @@ if TYPE_CHECKING:
     from hieronnx.errors import HieronnxError
     from hieronnx.files.opening import load
     from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Initializer, Module, Node
-    from hieronnx.tools.analyze import Analysis, analyze
-    from hieronnx.tools.annotate import Annotated, annotate
+    from hieronnx.tools.analyze import AnalysisResult, analyze
+    from hieronnx.tools.annotate import AnnotateResult, annotate
     from hieronnx.tools.carry import CarryResult, carry
-    from hieronnx.tools.compare import Comparison, compare
+    from hieronnx.tools.compare import CompareResult, compare
     from hieronnx.tools.export import ExportResult, HierarchyExporter, export
     from hieronnx.tools.extract.extracting import extract
-    from hieronnx.tools.extract.result import Extraction
+    from hieronnx.tools.extract.result import ExtractResult
     from hieronnx.tools.optimize import optimize
     from hieronnx.tools.quantize import quantize
-    from hieronnx.tools.validate.validating import Finding, Findings, validate
+    from hieronnx.tools.validate.findings import Finding, ValidateResult
+    from hieronnx.tools.validate.validating import validate
 
 __all__ = [
-    "Analysis",
-    "Annotated",
+    "AnalysisResult",
+    "AnnotateResult",
     "Call",
     "CallId",
     "CarryResult",
-    "Comparison",
+    "CompareResult",
     "ExportResult",
-    "Extraction",
+    "ExtractResult",
     "Finding",
-    "Findings",
     "Hierarchy",
     "HierarchyExporter",
     "HieronnxError",
     "Initializer",
     "Module",
     "Node",
+    "ValidateResult",
     "__version__",
     "analyze",
     "annotate",
@@ -52,24 +53,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "tools.analyze",
+    "AnalysisResult": "tools.analyze",
     "analyze": "tools.analyze",
-    "Annotated": "tools.annotate",
+    "AnnotateResult": "tools.annotate",
     "annotate": "tools.annotate",
     "CarryResult": "tools.carry",
     "carry": "tools.carry",
-    "Comparison": "tools.compare",
+    "CompareResult": "tools.compare",
     "compare": "tools.compare",
     "HieronnxError": "errors",
     "ExportResult": "tools.export",
     "HierarchyExporter": "tools.export",
     "export": "tools.export",
-    "Extraction": "tools.extract.result",
+    "ExtractResult": "tools.extract.result",
     "extract": "tools.extract.extracting",
     "optimize": "tools.optimize",
     "quantize": "tools.quantize",
     "Finding": "tools.validate.validating",
-    "Findings": "tools.validate.validating",
+    "ValidateResult": "tools.validate.validating",
     "validate": "tools.validate.validating",
     "Call": "hierarchy.records",
     "CallId": "hierarchy.records",

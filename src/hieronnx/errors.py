@@ -8,20 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-__all__ = [
-    "AmbiguousTargetError",
-    "ExportError",
-    "HieronnxError",
-    "InputError",
-    "MismatchError",
-    "MissingExtraError",
-    "TargetError",
-    "check_known",
-    "require",
-    "writing",
-]
-
-
 _MOST_LISTED = 20
 
 

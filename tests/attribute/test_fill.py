@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hieronnx.attribute.carried import Attribution, CallTree
 from hieronnx.attribute.fill import fill_gaps
 from hieronnx.graph.view import View, ViewGraph, ViewNode, load_model, view_model
-from hieronnx.hierarchy.records import ROOT, CallId
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 from support.onnxdata import BODIES
 
 A, B, A_X, A_Y, B_X = (CallId(path, 0) for path in ("a", "b", "a.x", "a.y", "b.x"))

@@ -24,7 +24,7 @@ from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.report.findings import findings_to_json, render_findings
 from hieronnx.report.summary import render_coverage, render_model, summary_to_json
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
-from hieronnx.tools.validate.findings import Findings
+from hieronnx.tools.validate.findings import ValidateResult
 from support.layered import spoil, write_layered
 from support.onnxdata import made
 
@@ -284,7 +284,7 @@ def show(hierarchy: Hierarchy) -> None:
     json.dumps(summary_to_json(hierarchy))
 
 
-def show_findings(findings: Findings) -> None:
+def show_findings(findings: ValidateResult) -> None:
     assert not CONTROL.search(render_findings(findings))
     json.dumps(findings_to_json(findings))
 
@@ -376,5 +376,5 @@ def test_any_damage_to_a_model_is_read_or_refused(original: Path, data: st.DataO
         except HieronnxError as error:
             assert_one_line(error)
         else:
-            if isinstance(found, Findings):
+            if isinstance(found, ValidateResult):
                 show_findings(found)

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 import hieronnx
 from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import FORMAT_VERSION, json_schema, load, open_model, sidecar_path
+from hieronnx.files.document import FORMAT_VERSION, json_schema
+from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.graph.view import load_model
 from hieronnx.hierarchy.records import CONFIDENCE, CallId
 from support.exports import exported, quiet

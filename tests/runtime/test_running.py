@@ -17,7 +17,7 @@ from hieronnx.runtime.sessions import Array, open_runner
 from support.onnxdata import BODIES, FUNCTIONS
 
 X = np.array([1.0, -2.0], dtype=np.float32)
-Seen = Mapping[tuple[str, str], list[list[float]]]
+FileRun = Mapping[tuple[str, str], list[list[float]]]
 
 
 def see(
@@ -26,7 +26,7 @@ def see(
     *,
     buffer: int = 1 << 20,
     wanted: Callable[[str, str], bool] | None = None,
-) -> tuple[Seen, tuple[str, ...]]:
+) -> tuple[FileRun, tuple[str, ...]]:
     """Run a model; return what it made, by graph and name, and what was hidden."""
     seen: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     with open_runner(open_model(model), buffer=buffer) as runner:

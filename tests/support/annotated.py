@@ -13,7 +13,7 @@ from onnx import parser
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.wire import write_annotated
 from hieronnx.graph.view import view_model
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Module, Node, Passed
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Hierarchy, Module, Node
 
 
 def annotated(
@@ -48,11 +48,11 @@ def annotated(
     return embed(model, hierarchy)
 
 
-def read_passed(text: str) -> Passed:
+def read_passed(text: str) -> BoundTensor:
     """Read `argument=tensor`, or `argument=graph:tensor`; nothing after the sign where there is no tensor."""
     name, _, tensor = text.partition("=")
     graph, _, tensor = tensor.rpartition(":")
-    return Passed(name, tensor or None, graph)
+    return BoundTensor(name, tensor or None, graph)
 
 
 def make_hierarchy(paths: set[str], nodes: list[Node]) -> Hierarchy:

@@ -18,7 +18,7 @@ from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.eager import _without_fast_path
 from hieronnx.capture.passing import PassRecorder, Places
 from hieronnx.capture.untouched import copy_inputs
-from hieronnx.hierarchy.records import CallId, Passed
+from hieronnx.hierarchy.records import BoundTensor, CallId
 from support.callrecords import equal, largest_error, number_calls
 from support.valuecheck import array_of, match_inputs, named_arrays, read_tensors
 
@@ -108,7 +108,7 @@ class _Check:
     arrays: Sequence[np.ndarray]
     error: float
 
-    def compare(self, what: str, passed: Sequence[Passed] | None, had: Places | None) -> None:
+    def compare(self, what: str, passed: Sequence[BoundTensor] | None, had: Places | None) -> None:
         if passed is None or had is None:
             self.found.unrecorded.append(what)
             return
@@ -118,7 +118,7 @@ class _Check:
         for item in passed:
             self._compare_one(f"{what} {item.name}", item, arrays.get(item.name))
 
-    def _compare_one(self, what: str, item: Passed, expected: np.ndarray | None) -> None:
+    def _compare_one(self, what: str, item: BoundTensor, expected: np.ndarray | None) -> None:
         if item.tensor is None:
             self.found.absent.append(what)
             return

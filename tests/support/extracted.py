@@ -23,7 +23,7 @@ from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.extract.extracting import Extractor
 from hieronnx.tools.extract.find import Part
-from hieronnx.tools.extract.result import Extraction, PartInput
+from hieronnx.tools.extract.result import ExtractResult, PartInput
 from support.callrecords import (
     Arrays,
     CallRecord,
@@ -49,7 +49,7 @@ class Verdicts:
     """Calls without nodes, and what became of them."""
     unseen: dict[str, str] = field(default_factory=dict)
     """Calls that eager PyTorch did not make, or not visibly; checked against the file alone."""
-    unreceived: dict[str, list[str]] = field(default_factory=dict)
+    undeclared_inputs: dict[str, list[str]] = field(default_factory=dict)
     """Inputs that the call did not receive, as the result says and the values prove."""
     extra: dict[str, list[str]] = field(default_factory=dict)
     """Outputs that the call did not return: what others read of its insides."""
@@ -94,7 +94,7 @@ class PartCheck:
             name = str(call.id) or "<root>"
             part = self.extractor.find(call.id)
             if part is None:
-                verdicts.empty[name] = self.extractor.describe_fate(call.id)
+                verdicts.empty[name] = self.extractor.explain_no_nodes(call.id)
                 continue
             try:
                 self._check(name, part, verdicts)
@@ -153,19 +153,19 @@ class PartCheck:
 
     # Inputs and outputs --------------------------------------------------------------------------------
 
-    def _check_producers(self, extraction: Extraction) -> None:
+    def _check_producers(self, extraction: ExtractResult) -> None:
         """Every input that was not received is listed with the node that makes it."""
         listed = [item.name for item in extraction.inputs if not item.arguments]
         if extraction.recorded:
-            assert [item.name for item in extraction.unreceived] == listed
+            assert [item.name for item in extraction.undeclared_inputs] == listed
         fed = self._names(self._view.graphs[0].inputs)
-        for item in extraction.unreceived:
+        for item in extraction.undeclared_inputs:
             assert item.producer is not None or item.name in fed, f"nobody says where {item.name} comes from"
 
     def _received(
         self,
         name: str,
-        extraction: Extraction,
+        extraction: ExtractResult,
         item: PartInput,
         array: np.ndarray,
         record: CallRecord,
@@ -173,19 +173,19 @@ class PartCheck:
     ) -> np.ndarray:
         """Return what the call received as this input; of what it did not receive, and is listed, the file's own."""
         found = next((a for a in record.received if self._equal(a, array)), None)
-        if item in extraction.unreceived and found is not None:
+        if item in extraction.undeclared_inputs and found is not None:
             assert extraction.lost_arguments, f"{item.name} is listed as not received, and was"
             verdicts.unknown.setdefault(name, []).append(item.name)
             return found
-        if item in extraction.unreceived:
-            verdicts.unreceived.setdefault(name, []).append(item.name)
+        if item in extraction.undeclared_inputs:
+            verdicts.undeclared_inputs.setdefault(name, []).append(item.name)
             return array
         received = [(a.shape, str(a.dtype)) for a in record.received]
         assert found is not None, f"asks for {item.name} {array.shape} {array.dtype}; received: {received}"
         return found
 
     def _check_given(
-        self, name: str, part: Part, extraction: Extraction, given: Arrays, step: int, verdicts: Verdicts
+        self, name: str, part: Part, extraction: ExtractResult, given: Arrays, step: int, verdicts: Verdicts
     ) -> None:
         """Every output is what the call returned; or, of a fused node, what the last of its calls returned."""
         record = self._record(part.call, step)
@@ -354,7 +354,7 @@ class PartCheck:
         for name in map(self._view.names.__getitem__, whole.outputs):
             assert identical(known[name], self._value(whole, name, 0)), name
 
-    def _open(self, part: Part) -> tuple[Extraction, ort.InferenceSession]:
+    def _open(self, part: Part) -> tuple[ExtractResult, ort.InferenceSession]:
         key = tuple(part.nodes), part.inputs, part.outputs  # calls of the same nodes need one session
         call = self.extractor.hierarchy.call_by_id[part.call]
         file = self._folder / f"{len(self._sessions)}.onnx" if self._folder and key not in self._sessions else None

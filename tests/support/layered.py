@@ -13,13 +13,9 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from hieronnx.files.opening import (
-    describe_file,
-    embedded_metadata,
-    embedded_model_metadata,
-    encode_sidecar,
-    sidecar_path,
-)
+from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.metadata import embedded_metadata, embedded_model_metadata
+from hieronnx.files.opening import sidecar_path
 from hieronnx.files.wire import write_annotated
 from hieronnx.graph.view import view_model
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
-from hieronnx import Analysis, HieronnxError, analyze, load
+from hieronnx import AnalysisResult, HieronnxError, analyze, load
 from hieronnx.cli import cli
 from hieronnx.files.opening import read_sidecar, sidecar_path
 from hieronnx.report.analysis import SORT_KEYS, analysis_to_markdown, render_analysis
@@ -40,7 +40,7 @@ def run(*args: str | Path) -> Result:
     return CliRunner().invoke(cli, ["analyze", *map(str, args)], prog_name="hieronnx")
 
 
-def find_line(analysis: Analysis, call: str) -> ModuleLine:
+def find_line(analysis: AnalysisResult, call: str) -> ModuleLine:
     return next(line for line in analysis.modules if str(line.call.id) == call)
 
 

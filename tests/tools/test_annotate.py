@@ -30,7 +30,7 @@ STRATEGIES = ("htp", "usage_based")
 
 def annotate_case(
     name: str, file: Path, *, change: Callable[[nn.Module], object] = lambda model: None, **options: object
-) -> hieronnx.Annotated:
+) -> hieronnx.AnnotateResult:
     """Annotate a file with a zoo model, changed or not."""
     case = CASES[name]
     model = case.build()
@@ -477,7 +477,7 @@ def test_the_report_lists_contradictions_and_calls_of_which_nothing_is_there() -
     hierarchy = exported("two_module_lists", "dynamo").hierarchy
     node, calls = hierarchy.nodes[0], tuple(call.id for call in hierarchy.calls)
     contradiction = Disagreement(node, (("value", calls[1]), ("parameter", calls[2])))
-    found = hieronnx.Annotated(None, None, "htp", hierarchy, 0.975, 0.0123, calls[1:3], (contradiction,) * 21)
+    found = hieronnx.AnnotateResult(None, None, "htp", hierarchy, 0.975, 0.0123, calls[1:3], (contradiction,) * 21)
     text = render_annotation(found)
     assert "97.5% have values that the model computes too" in text
     assert "1.23% of their spread apart" in text

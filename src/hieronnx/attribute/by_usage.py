@@ -20,14 +20,12 @@ from torch import nn
 
 from hieronnx.attribute.projected import HeldParameter, Projected
 from hieronnx.attribute.propagate import propagate
-from hieronnx.attribute.weights import ModuleTable, weigh
+from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.values import is_constant
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 from hieronnx.hierarchy.tags import CallSite
-
-__all__ = ["attribute_usage_based"]
 
 _MOST_NAMES = 256
 """Parameters that a constant may hold; of more that are equal, which one it is decides nothing."""
@@ -42,7 +40,7 @@ def attribute_usage_based(opened: OpenedModel, model: nn.Module, *, view: View) 
         HieronnxError: If the weights of the file cannot be read.
     """
     table = ModuleTable.of(model)
-    weights = weigh(opened, model, view, table)
+    weights = compare_weights(opened, model, view, table)
     owned = {t: _own(t, held, table) for t, held in weights.held.items() if len(held.parameters) <= _MOST_NAMES}
     uses = _find_uses(view, owned)
     placed = _place(uses, _find_once(uses, owned, table), table)

@@ -14,10 +14,8 @@ from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.capture.passing import Places
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Call, CallTree, Hierarchy, Initializer, Passed
+from hieronnx.hierarchy.records import BoundTensor, Call, CallTree, Hierarchy, Initializer
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
-
-__all__ = ["attribute_captured", "embed"]
 
 
 def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) -> Hierarchy:
@@ -46,14 +44,16 @@ def _add_passed(captured: Captured, call: Call) -> Call:
     )
 
 
-def _name_tensors(view: View, places: Places | None) -> tuple[Passed, ...] | None:
+def _name_tensors(view: View, places: Places | None) -> tuple[BoundTensor, ...] | None:
     if places is None:
         return None
-    return tuple(Passed(name, None) if tensor is None else _name_tensor(view, name, tensor) for name, tensor in places)
+    return tuple(
+        BoundTensor(name, None) if tensor is None else _name_tensor(view, name, tensor) for name, tensor in places
+    )
 
 
-def _name_tensor(view: View, name: str, tensor: int) -> Passed:
-    return Passed(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
+def _name_tensor(view: View, name: str, tensor: int) -> BoundTensor:
+    return BoundTensor(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
 
 
 def _make_initializers(captured: Captured, parameters: Mapping[str, str]) -> Iterable[Initializer]:

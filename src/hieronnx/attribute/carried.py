@@ -22,14 +22,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hieronnx.attribute.order import Order
-from hieronnx.graph.values import MOVES, QUANTIZES
+from hieronnx.graph.values import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import Attribution, CallId, CallTree, join_scopes
 from hieronnx.match.constants import pair_constants
 from hieronnx.match.structure import Match, Matcher
-from hieronnx.match.tensors import find_holders
-
-__all__ = ["Carried", "Folded", "carry_scopes"]
+from hieronnx.match.tensors import map_tensors
 
 _NEARBY = 200
 # A node that may do the work of more calls than this does not do the work of all.
@@ -80,7 +78,7 @@ def carry_scopes(
     matcher = Matcher(a, b, known)
     matcher.run()
     nodes = _Attributor(a, scopes, tree, matcher).run()
-    return Carried(nodes, _find_folded(a, scopes, matcher), find_holders(matcher))
+    return Carried(nodes, _find_folded(a, scopes, matcher), map_tensors(matcher))
 
 
 class _Attributor:
@@ -129,7 +127,7 @@ class _Attributor:
         for index in reversed(handed):
             node = b.nodes[index]
             readers = [r for t in node.outputs if t != NO_TENSOR for r in consumers[t]]
-            serves = node.op in QUANTIZES and readers and not any(r in handed for r in readers)
+            serves = node.op in QUANTIZE_OPS and readers and not any(r in handed for r in readers)
             made = None if serves else self._made_by(index, handed[index])
             if made is not None:
                 found[index] = Attribution(made.scope, made.origins, "dataflow", "handed on")
@@ -237,7 +235,7 @@ class _Attributor:
         known, b = self._matcher.known, self._matcher.b
         node = b.nodes[member]
         # What moves elements reads sizes and axes next to them; many share these.
-        read = node.inputs[:1] if node.op in MOVES and node.op != "Concat" else b.reads(member)
+        read = node.inputs[:1] if node.op in DATA_MOVEMENT_OPS and node.op != "Concat" else b.reads(member)
         reads = {known[t] for t in read if t in b.constants} - {None}
         return [n for n in region if reads.intersection(self._a.reads(n))]
 
@@ -288,11 +286,11 @@ class _Attributor:
     def _find_behind(self, node: int, claimants: dict[int, int]) -> int | None:
         """Return the node of B that does the nearest work upstream of a node of A, and could do its work as well."""
         pending, seen = [node], {node}
-        b, computes = self._matcher.b, self._a.nodes[node].op not in MOVES
+        b, computes = self._matcher.b, self._a.nodes[node].op not in DATA_MOVEMENT_OPS
         while pending:
             for tensor in self._a.reads(pending.pop(0)):
                 producer = self._a.producers[tensor]
-                if producer in claimants and not (computes and b.nodes[claimants[producer]].op in MOVES):
+                if producer in claimants and not (computes and b.nodes[claimants[producer]].op in DATA_MOVEMENT_OPS):
                     return claimants[producer]
                 if producer is not None and producer not in seen and len(seen) < _NEARBY:
                     seen.add(producer)
@@ -302,7 +300,7 @@ class _Attributor:
     def _only_moves(self, of_b: int) -> bool:
         """Say whether a node of B makes one tensor and computes nothing."""
         node = self._matcher.b.nodes[of_b]
-        return node.op in MOVES and len(node.outputs) == 1
+        return node.op in DATA_MOVEMENT_OPS and len(node.outputs) == 1
 
     def _makes(self, node: int, of_b: int) -> bool:
         """Say whether a node of A makes a tensor that the node of B makes."""

@@ -18,8 +18,6 @@ from hieronnx.graph.view import View, view_model
 from hieronnx.hierarchy.records import CallId, CallTree, Hierarchy, Initializer, Node
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
-__all__ = ["STRATEGIES", "AttributedFile", "Disagreement", "attribute_file"]
-
 STRATEGIES = ("htp", "usage_based")
 
 

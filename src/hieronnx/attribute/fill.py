@@ -19,8 +19,6 @@ from collections.abc import Collection, Iterable, Sequence
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree, Node
 
-__all__ = ["fill_gaps", "make_nodes"]
-
 
 def fill_gaps(
     view: View, scopes: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()

@@ -23,8 +23,6 @@ from hieronnx.attribute.projected import HeldParameter
 from hieronnx.files.contents import Contents
 from hieronnx.graph.view import View
 
-__all__ = ["Parameters", "find_holdings", "is_telling"]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 _FEW = 8

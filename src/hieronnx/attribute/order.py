@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hieronnx.graph.view import View
 
-__all__ = ["Order"]
-
 
 class Order:
     """Keeps claims of nodes of B on nodes of A in order: work that came first in A does not come later in B.

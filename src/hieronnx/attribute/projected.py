@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
 
-__all__ = ["Contradiction", "HeldParameter", "Projected"]
-
 
 @dataclass(frozen=True, slots=True)
 class HeldParameter:

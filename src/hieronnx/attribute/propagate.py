@@ -16,8 +16,6 @@ from hieronnx.graph.values import is_constant
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 
-__all__ = ["propagate"]
-
 _ROUNDS = 3
 """How often what was found is passed on; more find little more."""
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from hieronnx.attribute.by_value.inputs import array_of, list_choices, name_arguments
 from hieronnx.attribute.holdings import is_telling
-from hieronnx.attribute.weights import ModuleTable, weigh
+from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.capture.untouched import untouched
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.opening import OpenedModel
@@ -26,8 +26,6 @@ from hieronnx.graph.view import view_model, walk_nodes
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.sessions import Array, Runner, open_runner
-
-__all__ = ["Belonging", "examine"]
 
 # How far apart outputs may be, as a part of their spread. Single precision leaves less than a ten-thousandth, half a
 # thousandth and in deep models more, 8 bits some hundredths and more. Beyond it the weights must be the model's.
@@ -38,7 +36,7 @@ _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True, slots=True)
-class Belonging:
+class Agreement:
     """How far a file and a model have the same outputs and weights.
 
     Attributes:
@@ -72,7 +70,9 @@ class Belonging:
         return self.outputs is not None and self.outputs <= (_QUANTIZING if self.quantized else _HALVING)
 
 
-def examine(opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Belonging:
+def check_same_model(
+    opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Agreement:
     """Run the file and the model once, and compare their outputs; and their weights where that does not suffice.
 
     Raises:
@@ -85,9 +85,9 @@ def examine(opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: 
     quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
     halved = any(_is_half(value) for node in nodes for value in (*node.inputs, *node.outputs))
     if apart is not None and telling and apart <= (_HALVING if halved or quantized else _ROUNDING):
-        return Belonging(apart, True, quantized, halved)
-    found = weigh(opened, model, view_model(opened.model), ModuleTable.of(model))
-    return Belonging(apart, False, quantized, halved, found.agreement, len(found.strange), found.unmatched)
+        return Agreement(apart, True, quantized, halved)
+    found = compare_weights(opened, model, view_model(opened.model), ModuleTable.of(model))
+    return Agreement(apart, False, quantized, halved, found.agreement, len(found.strange), found.unmatched)
 
 
 def _is_half(value: ir.Value | None) -> bool:

@@ -16,8 +16,6 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["ModuleTable", "Weights", "weigh"]
-
 _MANY = 64
 
 
@@ -77,7 +75,7 @@ class Weights:
     unmatched: tuple[CallId, ...]
 
 
-def weigh(opened: OpenedModel, model: nn.Module, view: View, table: ModuleTable) -> Weights:
+def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: ModuleTable) -> Weights:
     """Find what the constants of a file hold, each read once.
 
     Raises:

@@ -9,8 +9,6 @@ import torch
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.positional import by_position, torchscript_options
 
-__all__ = ["export_baseline"]
-
 
 def export_baseline(request: ExportRequest, exporter: str) -> None:
     """Export with torch alone, to where the request says."""

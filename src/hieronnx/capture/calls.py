@@ -12,8 +12,6 @@ from torch import nn
 from hieronnx.hierarchy.records import ROOT, CallId
 from hieronnx.hierarchy.tags import CallSite
 
-__all__ = ["CallRecorder", "module_calls_through", "module_paths"]
-
 
 def module_paths(model: nn.Module) -> dict[int, str]:
     """Map each module, by its id, to its canonical path: its first name in `named_modules()`."""

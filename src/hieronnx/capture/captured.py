@@ -15,8 +15,6 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import CallSite
 
-__all__ = ["Annotate", "Captured", "Embedding", "ExportRequest"]
-
 
 @dataclass(frozen=True, slots=True)
 class Embedding:

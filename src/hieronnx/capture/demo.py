@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["DemoModel", "build_demo", "demo_inputs"]
-
 _VOCABULARY = 64
 _LENGTH = 16
 _WIDTH = 32

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["Limits", "draw", "make_generator", "read_device"]
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:

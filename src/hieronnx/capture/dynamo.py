@@ -27,8 +27,6 @@ from hieronnx.errors import writing
 from hieronnx.graph.view import View, first_output, view_model, walk_nodes
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
 
-__all__ = ["export_dynamo"]
-
 _MARK = "hieronnx.call"
 _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_inputs": "keep_initializers_as_inputs"}
 

@@ -22,8 +22,6 @@ from hieronnx.capture.untouched import copy_tensor, untouched
 from hieronnx.hierarchy.records import ROOT, CallId
 from hieronnx.hierarchy.tags import CallSite
 
-__all__ = ["CallRecord", "EagerLog", "OpRecord", "log_eager"]
-
 # Their callables run once per call or iteration on plain tensors. Others (flex_attention, …) run theirs
 # under vmap, where there is no tensor that could be kept.
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})

@@ -14,8 +14,6 @@ from hieronnx.capture.passing import Exchange, PassRecorder
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["FxValues"]
-
 _NUMBER = "hieronnx.value"
 
 

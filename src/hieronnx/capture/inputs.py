@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from hieronnx.capture.draw import Limits, draw, make_generator, read_device
 from hieronnx.capture.pretrained import is_pretrained, make_pretrained
 from hieronnx.capture.specs import (
-    DTYPES,
     Given,
     InputSpec,
     Parameters,
@@ -25,8 +24,6 @@ from hieronnx.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
-
-__all__ = ["DTYPES", "InputSpec", "make_inputs", "to_dynamic_shapes"]
 
 
 # --- making inputs --------------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from hieronnx.errors import MissingExtraError, TargetError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["load_model"]
-
 _FORMS = "expected 'demo', 'package.module:object', 'file.py:object', a folder with a Hugging Face model, or a hub id"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 

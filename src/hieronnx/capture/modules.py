@@ -13,8 +13,6 @@ from torch import nn
 
 from hieronnx.hierarchy.records import Module
 
-__all__ = ["describe_modules", "parameter_names"]
-
 _JSON_SCALARS = frozenset({str, int, float, bool, type(None)})
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 

@@ -15,8 +15,6 @@ from torch import nn
 
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["Exchange", "PassRecorder", "Places"]
-
 Places: TypeAlias = tuple[tuple[str, int | None], ...]
 """Tensors by name, each with the number that stands for it; None where nothing does."""
 

@@ -14,8 +14,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.errors import InputError
 
-__all__ = ["by_position", "torchscript_options"]
-
 _DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
 
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["is_pretrained", "make_pretrained"]
-
 _Shape: TypeAlias = tuple[int, ...]
 
 

@@ -28,34 +28,6 @@ from hieronnx.errors import ExportError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = [
-    "TORCH_ROOT_PREFIX",
-    "LoweringObserver",
-    "TraceProbe",
-    "TracedCall",
-    "all_values",
-    "exclusive",
-    "generated_source_node",
-    "has_hooks",
-    "node_blocks",
-    "node_inputs",
-    "node_outputs",
-    "observe_finished_graph",
-    "observe_fx_nodes",
-    "observe_lowering",
-    "observe_module_calls",
-    "observe_retraced_nodes",
-    "observe_traced_tensors",
-    "observe_translated_graphs",
-    "observe_translation",
-    "replace_file_writer",
-    "trace_scope_names",
-    "traced_kinds",
-    "traced_node",
-    "was_written_since",
-    "without_graph_log",
-]
-
 TORCH_ROOT_PREFIX = "_export_root"
 """What torch.export puts before the paths of the model's own modules while it traces."""
 

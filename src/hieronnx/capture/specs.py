@@ -13,18 +13,6 @@ from hieronnx.errors import InputError
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = [
-    "DTYPES",
-    "Given",
-    "InputSpec",
-    "Parameters",
-    "describe",
-    "describe_missing",
-    "read_example",
-    "required",
-    "suggest",
-]
-
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 Given: TypeAlias = Mapping[str, "InputSpec"]
 

@@ -11,8 +11,6 @@ import torch
 from hieronnx.capture.private_torch import node_blocks, node_inputs, node_outputs
 from hieronnx.graph.view import NO_TENSOR, View, ViewGraph, ViewNode, body_key
 
-__all__ = ["TorchView", "view_torch_graph"]
-
 _SMALL_TENSOR_BYTES = 1024
 
 

@@ -32,8 +32,6 @@ from hieronnx.files.wire import read_node_names, write_annotated
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import Attribution, CallId, CallTree, join_scopes
 
-__all__ = ["export_torchscript"]
-
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
 

@@ -16,8 +16,6 @@ from hieronnx.capture.torch_view import TorchView
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["TracedValues"]
-
 _MARK = "hieronnx"
 # Nodes that torch replaces by others, as it does those that work in place, or leaves out: a sum with 0, say.
 _SCRIPTED = "prim::CallFunction"

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["copy_inputs", "copy_tensor", "untouched"]
-
 _Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 
 

@@ -12,9 +12,7 @@ import click
 from hieronnx.cli.console import print_json, print_text, use_colour
 
 if TYPE_CHECKING:
-    from hieronnx.tools.analyze.result import Analysis
-
-__all__ = ["analyze_command"]
+    from hieronnx.tools.analyze.result import AnalysisResult
 
 
 @click.command("analyze", short_help="Count nodes, parameters and multiply-adds by module.")
@@ -91,7 +89,7 @@ def analyze_command(
         print_text(result, *([] if as_csv or not written else ["\n".join(f"wrote {path}" for path in written)]))
 
 
-def _run(model: Path, *, thresholds: Sequence[str], dims: Sequence[str], **options: Any) -> Analysis:
+def _run(model: Path, *, thresholds: Sequence[str], dims: Sequence[str], **options: Any) -> AnalysisResult:
     from hieronnx.cli.syntax import parse_dim, parse_threshold
     from hieronnx.tools.analyze import analyze
 
@@ -100,7 +98,7 @@ def _run(model: Path, *, thresholds: Sequence[str], dims: Sequence[str], **optio
 
 
 def _write_files(
-    analysis: Analysis, markdown: Path | None, modules_json: Path | None, show: Mapping[str, Any]
+    analysis: AnalysisResult, markdown: Path | None, modules_json: Path | None, show: Mapping[str, Any]
 ) -> list[Path]:
     from hieronnx.cli.files import write_text
     from hieronnx.report.analysis import analysis_to_markdown
@@ -113,19 +111,19 @@ def _write_files(
     return [path for path in (modules_json, markdown) if path is not None]
 
 
-def _to_json(analysis: Analysis, lists: Mapping[str, bool]) -> Any:
+def _to_json(analysis: AnalysisResult, lists: Mapping[str, bool]) -> Any:
     from hieronnx.report.analysis_data import analysis_to_json
 
     return analysis_to_json(analysis, **lists)
 
 
-def _to_csv(analysis: Analysis, lists: Mapping[str, bool]) -> str:
+def _to_csv(analysis: AnalysisResult, lists: Mapping[str, bool]) -> str:
     from hieronnx.report.analysis_data import analysis_to_csv
 
     return analysis_to_csv(analysis, **lists)
 
 
-def _to_text(analysis: Analysis, show: Mapping[str, Any]) -> str:
+def _to_text(analysis: AnalysisResult, show: Mapping[str, Any]) -> str:
     from hieronnx.report.analysis import render_analysis
 
     return render_analysis(analysis, colour=use_colour(), **show)

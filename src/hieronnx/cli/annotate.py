@@ -16,11 +16,9 @@ from hieronnx.cli.model import input_options, load_target, load_with_inputs, rea
 from hieronnx.report.clean import clean_line
 
 if TYPE_CHECKING:
-    from hieronnx.capture.inputs import InputSpec
+    from hieronnx.capture.specs import InputSpec
     from hieronnx.report.summary import WrittenFile
-    from hieronnx.tools.annotate import Annotated
-
-__all__ = ["annotate_command"]
+    from hieronnx.tools.annotate import AnnotateResult
 
 
 @click.command("annotate", short_help="Give an ONNX file from elsewhere the hierarchy of its PyTorch model.")
@@ -115,7 +113,7 @@ def _run(
     torch_nn: str,
     no_embed: bool,
     no_sidecar: bool,
-) -> Annotated:
+) -> AnnotateResult:
     """Load the model, make its inputs if it is to be run, and annotate the file."""
     from hieronnx.errors import HieronnxError
     from hieronnx.hierarchy.tags import TagPolicy
@@ -142,16 +140,16 @@ def _run(
     )
 
 
-def _suggest_next(result: Annotated) -> str:
+def _suggest_next(result: AnnotateResult) -> str:
     return f"hieronnx tree {shlex.quote(str(result.path))}"
 
 
-def _files(result: Annotated) -> list[WrittenFile]:
+def _files(result: AnnotateResult) -> list[WrittenFile]:
     assert result.path is not None  # the command always writes
     return list_model_files(result.path, result.sidecar)
 
 
-def _print_result(result: Annotated) -> None:
+def _print_result(result: AnnotateResult) -> None:
     from hieronnx.report.annotation import render_annotation
     from hieronnx.report.summary import render_files
 
@@ -160,7 +158,7 @@ def _print_result(result: Annotated) -> None:
     print_text(files, render_annotation(result, colour=colour), f"next: {_suggest_next(result)}")
 
 
-def _to_json(result: Annotated) -> dict[str, Any]:
+def _to_json(result: AnnotateResult) -> dict[str, Any]:
     from hieronnx.report.annotation import annotation_to_json
 
     return {

@@ -15,8 +15,6 @@ from hieronnx.cli.files import list_model_files
 if TYPE_CHECKING:
     from hieronnx.tools.carry import CarryResult
 
-__all__ = ["carried_options", "show_carried"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

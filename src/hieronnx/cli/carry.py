@@ -11,8 +11,6 @@ import click
 from hieronnx.cli.carried import carried_options, show_carried
 from hieronnx.cli.console import working
 
-__all__ = ["carry_command"]
-
 
 @click.command("carry", short_help="Put the hierarchy back on what another tool made of a model.")
 @click.argument("original", type=click.Path(path_type=Path))

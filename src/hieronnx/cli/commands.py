@@ -12,8 +12,6 @@ import click
 from hieronnx.errors import HieronnxError
 from hieronnx.report.clean import clean_line
 
-__all__ = ["Commands"]
-
 _FAILED = 2
 _INTERRUPTED = 130  # what shells use for SIGINT
 

@@ -8,8 +8,6 @@ import click
 
 from hieronnx.cli.console import print_json, print_text, use_colour
 
-__all__ = ["compare_command"]
-
 _DIFFERENT = 1
 
 

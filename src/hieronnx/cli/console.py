@@ -16,8 +16,6 @@ import click
 from hieronnx.errors import HieronnxError
 from hieronnx.report.clean import clean_line
 
-__all__ = ["print_json", "print_text", "quiet_readers", "use_colour", "working"]
-
 
 def use_colour() -> bool:
     """Say whether results are read on a terminal that wants colours."""

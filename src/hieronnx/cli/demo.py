@@ -14,8 +14,6 @@ from hieronnx.cli.files import list_files
 if TYPE_CHECKING:
     from hieronnx.tools.export import ExportResult
 
-__all__ = ["demo_command"]
-
 
 @click.command("demo")
 @click.option(

@@ -22,10 +22,8 @@ from hieronnx.cli.model import (
 )
 
 if TYPE_CHECKING:
-    from hieronnx.capture.inputs import InputSpec
+    from hieronnx.capture.specs import InputSpec
     from hieronnx.tools.export import ExportResult
-
-__all__ = ["export_command"]
 
 
 @click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")

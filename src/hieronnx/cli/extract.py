@@ -12,9 +12,7 @@ from hieronnx.cli.files import list_model_files
 
 if TYPE_CHECKING:
     from hieronnx.report.summary import WrittenFile
-    from hieronnx.tools.extract.result import Extraction
-
-__all__ = ["extract_command"]
+    from hieronnx.tools.extract.result import ExtractResult
 
 
 @click.command("extract", short_help="Cut a module call out as a model of its own.")
@@ -94,14 +92,14 @@ def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, a
         print_text(render_extractions(found, colour=use_colour()), f"{count(len(found), 'part')} written{notes}")
 
 
-def _files(extraction: Extraction) -> list[WrittenFile]:
+def _files(extraction: ExtractResult) -> list[WrittenFile]:
     from hieronnx.files.opening import sidecar_path
 
     path = Path(str(extraction.model))
     return list_model_files(path, sidecar_path(path))
 
 
-def _to_json(extraction: Extraction) -> dict[str, Any]:
+def _to_json(extraction: ExtractResult) -> dict[str, Any]:
     from hieronnx.report.extraction import extraction_to_json
 
     files = [{"path": str(file.path), "bytes": file.size} for file in _files(extraction)]

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from hieronnx.report.summary import WrittenFile
     from hieronnx.tools.export import ExportResult
 
-__all__ = ["list_files", "list_model_files", "write_text"]
-
 
 def list_files(result: ExportResult) -> list[WrittenFile]:
     """List the files of an export as they are on the disk."""

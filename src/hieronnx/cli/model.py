@@ -9,17 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from hieronnx.capture.inputs import InputSpec
-
-__all__ = [
-    "exporter_option",
-    "input_options",
-    "load_target",
-    "load_with_inputs",
-    "read_specs",
-    "torch_nn_option",
-    "trust_option",
-]
+    from hieronnx.capture.specs import InputSpec
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

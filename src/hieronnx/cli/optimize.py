@@ -9,8 +9,6 @@ import click
 from hieronnx.cli.carried import carried_options, show_carried
 from hieronnx.cli.console import working
 
-__all__ = ["optimize_command"]
-
 
 @click.command("optimize", short_help="Run an optimizer or simplifier, and keep the hierarchy.")
 @click.argument("model", type=click.Path(path_type=Path))

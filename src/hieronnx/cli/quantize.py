@@ -10,8 +10,6 @@ import click
 from hieronnx.cli.carried import carried_options, show_carried
 from hieronnx.cli.console import working
 
-__all__ = ["quantize_command"]
-
 
 @click.command("quantize", short_help="Run a quantizer, all but chosen modules, and keep the hierarchy.")
 @click.argument("model", type=click.Path(path_type=Path))

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from hieronnx.capture.inputs import InputSpec
+from hieronnx.capture.specs import InputSpec
 from hieronnx.errors import InputError
 from hieronnx.hierarchy.thresholds import check_threshold
-
-__all__ = ["parse_dim", "parse_dynamic", "parse_input", "parse_threshold", "read_input_specs"]
 
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*:(?P<axes>.+)")

@@ -8,8 +8,6 @@ import click
 
 from hieronnx.cli.console import print_json, print_text, use_colour
 
-__all__ = ["tree_command"]
-
 
 @click.command("tree")
 @click.argument("model", type=click.Path(path_type=Path))

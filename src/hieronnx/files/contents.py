@@ -16,8 +16,6 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers
 from hieronnx.graph.view import View, body_key, first_output, node_bodies, walk_nodes
 
-__all__ = ["Contents"]
-
 
 @dataclass(frozen=True, slots=True)
 class Contents:

@@ -10,28 +10,6 @@ import msgspec
 from hieronnx.errors import HieronnxError
 from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId, Hierarchy
 
-__all__ = [
-    "DEEPEST_CALL",
-    "FORMAT_VERSION",
-    "CallEntry",
-    "CallRef",
-    "CategoryEntry",
-    "Document",
-    "Generator",
-    "InitializerEntry",
-    "ModelEntry",
-    "ModuleEntry",
-    "NodeEntry",
-    "PassedEntry",
-    "Summary",
-    "TensorEntry",
-    "ValueEntry",
-    "check_references",
-    "check_version",
-    "json_schema",
-    "make_calls",
-]
-
 FORMAT_VERSION = "1.1"
 # Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
 DEEPEST_CALL = 300

@@ -29,9 +29,7 @@ from hieronnx.files.document import (
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.categories import category_of
-from hieronnx.hierarchy.records import CONFIDENCE, Call, CallId, Hierarchy, Module, Node, Passed
-
-__all__ = ["describe_file", "encode_document", "encode_sidecar", "make_document", "summarize"]
+from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Hierarchy, Module, Node
 
 
 def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
@@ -151,7 +149,7 @@ def _encode_call(call: Call, positions: Mapping[CallId, int]) -> CallEntry:
     )
 
 
-def _encode_passed(passed: Sequence[Passed] | None) -> list[PassedEntry] | None:
+def _encode_passed(passed: Sequence[BoundTensor] | None) -> list[PassedEntry] | None:
     return None if passed is None else [PassedEntry(item.name, item.graph, item.tensor) for item in passed]
 
 

@@ -13,23 +13,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError
 from hieronnx.files.document import FORMAT_VERSION, check_references, check_version, make_calls
 from hieronnx.graph.view import first_output, walk_nodes
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Module, Node, Passed
-
-__all__ = [
-    "CALLS_KEY",
-    "MODEL_KEYS",
-    "NODE_KEYS",
-    "PASSED_KEY",
-    "decode_passed",
-    "decode_rows",
-    "embed_in_nodes",
-    "embedded_metadata",
-    "embedded_model_metadata",
-    "name_module",
-    "read_embedded",
-    "read_embedded_node",
-    "were_scopes_dropped",
-]
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Hierarchy, Module, Node
 
 _PREFIX = "hieronnx."
 CALLS_KEY = f"{_PREFIX}calls"
@@ -40,7 +24,7 @@ MODEL_KEYS = frozenset({CALLS_KEY, PASSED_KEY, f"{_PREFIX}format_version"})
 NODE_KEYS = frozenset(f"{_PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
 _Places: TypeAlias = list[tuple[str, int | None]] | None
-_Passed: TypeAlias = tuple[Passed, ...] | None
+_Passed: TypeAlias = tuple[BoundTensor, ...] | None
 
 
 class _PassedTable(msgspec.Struct, frozen=True):
@@ -110,7 +94,7 @@ def _embed_passed(calls: Sequence[Call]) -> dict[str, str]:
         return {}
     places: dict[tuple[str, str], int] = {}
 
-    def place(passed: Sequence[Passed] | None) -> _Places:
+    def place(passed: Sequence[BoundTensor] | None) -> _Places:
         return (
             None
             if passed is None
@@ -180,7 +164,9 @@ def _decode_places(table: _PassedTable, places: _Places) -> _Passed:
     if any(place is not None and not 0 <= place < len(table.tensors) for _, place in places):
         raise LookupError(f"{PASSED_KEY} speaks of a tensor that it does not name")
     found = ((name, None if place is None else table.tensors[place]) for name, place in places)
-    return tuple(Passed(name, None) if held is None else Passed(name, held[1], held[0]) for name, held in found)
+    return tuple(
+        BoundTensor(name, None) if held is None else BoundTensor(name, held[1], held[0]) for name, held in found
+    )
 
 
 def _decode(rows: list[_Row], model: ir.Model) -> Hierarchy:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.document import (
-    FORMAT_VERSION,
     CallRef,
     Document,
     ModuleEntry,
@@ -24,37 +23,12 @@ from hieronnx.files.document import (
     PassedEntry,
     check_references,
     check_version,
-    json_schema,
     make_calls,
 )
-from hieronnx.files.encoding import describe_file, encode_sidecar, make_document, summarize
-from hieronnx.files.metadata import CALLS_KEY, embedded_metadata, embedded_model_metadata, read_embedded
+from hieronnx.files.metadata import CALLS_KEY, read_embedded
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike, first_output, load_model, reading_graph, walk_nodes
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Initializer, Module, Node, Passed
-
-__all__ = [
-    "FORMAT_VERSION",
-    "OpenedModel",
-    "decode_calls",
-    "decode_initializers",
-    "decode_modules",
-    "decode_node",
-    "decode_passed",
-    "describe_file",
-    "embedded_metadata",
-    "embedded_model_metadata",
-    "encode_sidecar",
-    "json_schema",
-    "load",
-    "make_document",
-    "open_model",
-    "read_sidecar",
-    "read_structure",
-    "require_hierarchy",
-    "sidecar_path",
-    "summarize",
-]
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Hierarchy, Initializer, Module, Node
 
 _DROPPED = (
     "its metadata has calls, but no node names its own: a tool rewrote the model and dropped that; "
@@ -211,9 +185,9 @@ def decode_calls(document: Document) -> tuple[Call, ...]:
     )
 
 
-def decode_passed(entries: Sequence[PassedEntry] | None) -> tuple[Passed, ...] | None:
+def decode_passed(entries: Sequence[PassedEntry] | None) -> tuple[BoundTensor, ...] | None:
     """Decode what a call of a document received or returned."""
-    return None if entries is None else tuple(Passed(entry.name, entry.tensor, entry.graph) for entry in entries)
+    return None if entries is None else tuple(BoundTensor(entry.name, entry.tensor, entry.graph) for entry in entries)
 
 
 def decode_modules(document: Document) -> dict[str, Module]:

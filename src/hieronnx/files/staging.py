@@ -13,8 +13,6 @@ from pathlib import Path
 from hieronnx.errors import ExportError, writing
 from hieronnx.files.opening import sidecar_path
 
-__all__ = ["check_place", "move_into_place", "staging"]
-
 _LONGEST_PREFIX = 40
 
 

@@ -18,21 +18,6 @@ from google.protobuf.message import DecodeError
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, body_key
 
-__all__ = [
-    "find_locations",
-    "frame",
-    "locate_initializers",
-    "locate_raw_data",
-    "map_file",
-    "read_left_out",
-    "read_locations",
-    "read_node_keys",
-    "read_node_names",
-    "read_skeleton",
-    "walk_inner_data",
-    "write_annotated",
-]
-
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"
 

@@ -12,14 +12,13 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError, writing
+from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import describe_file, encode_sidecar, read_structure, sidecar_path
+from hieronnx.files.opening import read_structure, sidecar_path
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.wire import find_locations, map_file, read_locations, write_annotated
 from hieronnx.graph.view import ModelLike, View, view_model
 from hieronnx.hierarchy.records import Hierarchy
-
-__all__ = ["check_output", "list_own_files", "write_with_hierarchy"]
 
 _LARGEST_MESSAGE = 2**31 - 1
 

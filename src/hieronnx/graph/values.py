@@ -11,19 +11,17 @@ import onnx_ir as ir
 
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
-__all__ = ["LAYS_OUT", "MOVES", "QUANTIZES", "Values", "hands_on", "is_constant"]
-
 _NONDETERMINISTIC = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
 )
 # What hands its first input on as other numbers, which stand for the same values.
-QUANTIZES = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
+QUANTIZE_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
 # What puts its first input into another order in memory.
-LAYS_OUT = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
+LAYOUT_OPS = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
 # What hands its first input on as it is, but for its type, its precision or its layout in memory.
-_HANDS_ON = (
-    QUANTIZES
-    | LAYS_OUT
+PASSTHROUGH_OPS = (
+    QUANTIZE_OPS
+    | LAYOUT_OPS
     | {
         "Cast",
         "CastLike",
@@ -33,7 +31,7 @@ _HANDS_ON = (
     }
 )
 # What computes nothing: it moves elements, or hands them on.
-MOVES = _HANDS_ON | {
+DATA_MOVEMENT_OPS = PASSTHROUGH_OPS | {
     "Concat",
     "DepthToSpace",
     "Expand",
@@ -84,7 +82,7 @@ class Values:
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             self._add(index, node)
-            handed = hands_on(node)
+            handed = is_passthrough(node)
             for output in node.outputs:
                 if output != NO_TENSOR:
                     self.source[output] = self.number[output] if handed is None else self.source[handed]
@@ -177,9 +175,9 @@ def _convert(content: _Content, dtype: ir.DataType) -> _Content:
     return dtype, shape, made.tobytes()
 
 
-def hands_on(node: ViewNode) -> int | None:
+def is_passthrough(node: ViewNode) -> int | None:
     """Return the tensor that a node only hands on, in another type, precision or layout; None where it does more."""
-    if node.op not in _HANDS_ON or not node.inputs or NO_TENSOR in (node.inputs[0], node.outputs[0]):
+    if node.op not in PASSTHROUGH_OPS or not node.inputs or NO_TENSOR in (node.inputs[0], node.outputs[0]):
         return None
     return node.inputs[0]
 

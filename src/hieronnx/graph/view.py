@@ -22,25 +22,6 @@ from hieronnx.errors import HieronnxError, InputError
 if TYPE_CHECKING:
     import onnx
 
-__all__ = [
-    "NO_TENSOR",
-    "SMALL_TENSOR_BYTES",
-    "ModelLike",
-    "TensorType",
-    "View",
-    "ViewGraph",
-    "ViewNode",
-    "attribute_value_key",
-    "body_key",
-    "first_output",
-    "function_key",
-    "load_model",
-    "node_bodies",
-    "reading_graph",
-    "view_model",
-    "walk_nodes",
-]
-
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 NO_TENSOR = -1

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-__all__ = ["CATEGORIES", "DOMAINS", "OPERATORS", "Category", "category_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Category:

@@ -10,21 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-__all__ = [
-    "CONFIDENCE",
-    "ROOT",
-    "Attribution",
-    "Call",
-    "CallId",
-    "CallTree",
-    "Hierarchy",
-    "Initializer",
-    "Module",
-    "Node",
-    "Passed",
-    "join_scopes",
-]
-
 
 class CallId(NamedTuple):
     """The n-th run of a module's forward; written `path@n`, and `path` alone for the first."""
@@ -69,7 +54,7 @@ class Module:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class BoundTensor:
     """One tensor that a call received or returned.
 
     Attributes:
@@ -94,9 +79,9 @@ class Call:
     tag: str
     tagged: bool
     """Whether the call has a tag of its own; if not, `tag` is that of the nearest call above which has."""
-    received: tuple[Passed, ...] | None = None
+    received: tuple[BoundTensor, ...] | None = None
     """The tensors that the call took, in the order of its arguments; None where they were not recorded."""
-    returned: tuple[Passed, ...] | None = None
+    returned: tuple[BoundTensor, ...] | None = None
     """The tensors that it gave back; None where they were not recorded."""
 
 

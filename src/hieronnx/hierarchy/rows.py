@@ -10,11 +10,9 @@ from hieronnx.errors import InputError
 from hieronnx.hierarchy.records import Call, CallId, Hierarchy
 from hieronnx.hierarchy.tags import escape, matches
 
-__all__ = ["Lines", "label_call", "lay_out"]
-
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class TreeRows:
     """The lines of a tree before any is left out.
 
     Attributes:
@@ -40,7 +38,7 @@ class Lines:
             waiting += self.below[line]
 
 
-def lay_out(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: bool = False) -> Lines:
+def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: bool = False) -> TreeRows:
     """Decide which calls have a line: those with a tag of their own or all, and what the pattern matches.
 
     Raises:
@@ -63,7 +61,7 @@ def lay_out(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: bool
         else:
             nearest[call.id] = nearest[call.parent]
     ways = {above for call in matched for above in hierarchy.ancestors(call)}
-    return Lines(hierarchy, nearest, below, _find_topmost(hierarchy, matched), ways)
+    return TreeRows(hierarchy, nearest, below, _find_topmost(hierarchy, matched), ways)
 
 
 def _matches(call: Call, pattern: str) -> bool:

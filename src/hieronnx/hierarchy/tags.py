@@ -11,8 +11,6 @@ from fnmatch import fnmatchcase
 from hieronnx.errors import InputError
 from hieronnx.hierarchy.records import Call, CallId
 
-__all__ = ["CallSite", "Segment", "TagPolicy", "build_calls", "escape", "matches", "parse_tag", "unescape"]
-
 _DEFAULT_TORCH_NN = frozenset({"LayerNorm", "Embedding"})
 _SEGMENT = re.compile(r"(?P<name>[^./@]+)(?:\.(?P<suffix>[^/@]+))?(?:@(?P<index>[1-9]\d*))?")
 

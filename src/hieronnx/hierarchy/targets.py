@@ -9,8 +9,6 @@ from hieronnx.errors import AmbiguousTargetError, HieronnxError, InputError
 from hieronnx.hierarchy.records import Call, CallId, Hierarchy
 from hieronnx.hierarchy.tags import matches
 
-__all__ = ["find_call", "find_calls"]
-
 _MOST_NAMED = 8
 
 

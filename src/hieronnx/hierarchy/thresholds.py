@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from hieronnx.errors import InputError, check_known
 from hieronnx.hierarchy.categories import CATEGORIES
 
-__all__ = ["check_threshold", "read_thresholds"]
-
 
 def read_thresholds(given: Mapping[str, float]) -> dict[str, float]:
     """Return the threshold of every category: the one that is given, else its own.

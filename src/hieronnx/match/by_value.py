@@ -16,12 +16,10 @@ import numpy as np
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.values import MOVES, Values
+from hieronnx.graph.values import DATA_MOVEMENT_OPS, Values
 from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, FingerprintIndex, order_distance, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
-
-__all__ = ["fixed_points"]
 
 _FAR = 0.1
 """How far from its counterpart a tensor may be, as a part of its scale: int8 is not nearer."""
@@ -32,7 +30,7 @@ _DYNAMIC_SIZES = (4, 2, 1)
 _Taken: TypeAlias = dict[int, Fingerprint]
 
 
-def fixed_points(
+def match_tensors_by_value(
     original: OpenedModel, transformed: OpenedModel, a: View, b: View, inputs: Mapping[str, Array] | None = None
 ) -> dict[int, int]:
     """Return for tensors of B the tensors of A that hold the same values.
@@ -205,4 +203,4 @@ def _describe_operator(view: View, tensor: int) -> Hashable:
 def _describe_work(view: View, tensor: int) -> Hashable:
     """Tell the one who made the values from those who only move them."""
     producer = view.producers[tensor]
-    return None if producer is None or view.nodes[producer].op in MOVES else "made"
+    return None if producer is None or view.nodes[producer].op in DATA_MOVEMENT_OPS else "made"

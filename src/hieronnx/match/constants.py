@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from hieronnx.graph.values import hands_on
+from hieronnx.graph.values import is_passthrough
 from hieronnx.graph.view import View
 from hieronnx.match.structure import Matcher
-
-__all__ = ["pair_constants"]
 
 
 def pair_constants(matcher: Matcher, work: Mapping[int, Sequence[int]]) -> dict[int, int]:
@@ -66,7 +64,7 @@ def _constants_of_a(matcher: Matcher, nodes: Sequence[int]) -> list[int]:
 def _see_through(view: View, tensor: int) -> int:
     """Return what a tensor is before nodes that only handed it on."""
     while (producer := view.producers[tensor]) is not None:
-        read = hands_on(view.nodes[producer])
+        read = is_passthrough(view.nodes[producer])
         if read is None:
             break
         tensor = read

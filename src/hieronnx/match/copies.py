@@ -9,8 +9,6 @@ from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
 
-__all__ = ["number_through_copies", "pair_pieces"]
-
 # They keep the order of the elements, whatever sizes they give them.
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 # With this as their second operand they change nothing; the first ones also with this as their first.

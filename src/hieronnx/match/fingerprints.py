@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-__all__ = ["Fingerprint", "FingerprintIndex", "distance", "order_distance", "take_fingerprint"]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _RANKS = 24

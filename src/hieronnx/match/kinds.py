@@ -9,10 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property
 
-from hieronnx.graph.values import MOVES, Values, hands_on
+from hieronnx.graph.values import DATA_MOVEMENT_OPS, Values, is_passthrough
 from hieronnx.graph.view import NO_TENSOR, View
-
-__all__ = ["Variants"]
 
 _MOST = 64  # nodes that read the same; more are not looked at
 _GATE = 3  # tensors on the way from a value to the gate that it is multiplied with
@@ -20,7 +18,7 @@ _MOVES = 2  # nodes that may move a value before it is read
 _LONGEST = 6  # nodes that may have gone into one, or that hand a tensor on one after the other
 
 
-class Variants:
+class OperatorKinds:
     """Finds nodes of A by what they read and by the kind of their operator."""
 
     def __init__(self, a: View, b: View, values: Values, constant_b: Sequence[bool]) -> None:
@@ -36,7 +34,7 @@ class Variants:
         found: dict[Hashable, list[int]] = defaultdict(list)
         for index, node in enumerate(self._a.nodes):
             read = self._values_read(index)
-            if read and hands_on(node) is None and not node.bodies:
+            if read and is_passthrough(node) is None and not node.bodies:
                 found[node.graph, frozenset(self._values.source[t] for t in read)].append(index)
         return found
 
@@ -96,7 +94,7 @@ class Variants:
 
     def _find_behind_move(self, node: int) -> int | None:
         """Return the one node of A that reads what a node only moves."""
-        if self._a.nodes[node].op not in MOVES or len(self._values_read(node)) != 1:
+        if self._a.nodes[node].op not in DATA_MOVEMENT_OPS or len(self._values_read(node)) != 1:
             return None
         readers = self._readers_a[self._a.nodes[node].outputs[0]]
         return readers[0] if len(readers) == 1 else None
@@ -211,7 +209,7 @@ def _look_through(view: View, readers: Sequence[Sequence[int]], tensor: int) -> 
     for current in handed:
         for reader in readers[current]:
             node = view.nodes[reader]
-            if hands_on(node) == current and len(handed) <= _LONGEST:
+            if is_passthrough(node) == current and len(handed) <= _LONGEST:
                 handed.append(node.outputs[0])
             else:
                 found.append(reader)

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph.values import LAYS_OUT, Values, hands_on, is_constant
+from hieronnx.graph.values import LAYOUT_OPS, Values, is_constant, is_passthrough
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
-from hieronnx.match.kinds import Variants
-
-__all__ = ["Match", "Matcher"]
+from hieronnx.match.kinds import OperatorKinds
 
 # A region that has not closed after so many nodes is no region: the name was a coincidence.
 _REGION_LIMIT = 2000
@@ -53,9 +51,9 @@ class Matcher:
         """Whether a tensor of B depends on no input, but through a shape."""
         self._index: dict[Hashable, list[int]] = defaultdict(list)
         self._taken: set[int] = set()
-        self.variants = Variants(a, b, self.values, self.constant_b)
+        self.variants = OperatorKinds(a, b, self.values, self.constant_b)
         self._b_names = set(b.names)
-        self._laid_out = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYS_OUT}
+        self._laid_out = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
         self._output_positions = dict(_pair(a, a.graphs[0].outputs, b, b.graphs[0].outputs))
 
     def run(self) -> None:
@@ -134,7 +132,7 @@ class Matcher:
         node = self.b.nodes[index]
         named = {t: found for t in node.outputs if t != NO_TENSOR and (found := self._find_named(t)) is not None}
         made = {t: found for t, found in named.items() if self.a.producers[found] is not None}
-        if node.op in LAYS_OUT and self._hand_on_as(index, named):
+        if node.op in LAYOUT_OPS and self._hand_on_as(index, named):
             return
         match = self._match_named(index, made) if made else None
         if match is None:
@@ -145,7 +143,7 @@ class Matcher:
         if match is None and not made and named:
             # The output is an input of A under its own name: nothing was computed (an Identity that a tool added).
             self.known_update(named.items())
-            if hands_on(node) is not None:
+            if is_passthrough(node) is not None:
                 self.handed[index] = self.known[node.outputs[0]]
         elif match is None and not self._hand_on(index):
             self._match_variant(index)
@@ -171,7 +169,7 @@ class Matcher:
     def _hand_on(self, index: int) -> bool:
         """Let what an inserted node hands on be known as what it reads."""
         node = self.b.nodes[index]
-        read = hands_on(node)
+        read = is_passthrough(node)
         if read is None:
             return False
         known = self.known[read]

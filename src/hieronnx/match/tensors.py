@@ -7,10 +7,8 @@ from collections import defaultdict
 from hieronnx.match.copies import number_through_copies, pair_pieces
 from hieronnx.match.structure import Matcher
 
-__all__ = ["find_holders"]
 
-
-def find_holders(matcher: Matcher) -> list[int | None]:
+def map_tensors(matcher: Matcher) -> list[int | None]:
     """Return for each tensor of A the tensor of B that holds its value; None where none is known to.
 
     It is the tensor that was matched with it, or else one that was matched with an equal computation of A.

@@ -11,9 +11,7 @@ from hieronnx.hierarchy.records import CONFIDENCE
 from hieronnx.report.clean import clean_name
 from hieronnx.report.markdown import escape_markdown, make_markdown_table
 from hieronnx.report.text import align_rows, count, format_size, make_table, to_text
-from hieronnx.tools.analyze.result import Analysis, AnalyzedNode, ModuleLine, Tally
-
-__all__ = ["SORT_KEYS", "analysis_to_markdown", "render_analysis"]
+from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
 
 SORT_KEYS = ("nodes", "parameters", "bytes", "multiply-adds")
 
@@ -38,7 +36,7 @@ class _Section:
 
 
 def render_analysis(
-    analysis: Analysis,
+    analysis: AnalysisResult,
     *,
     sort: str | None = None,
     depth: int | None = None,
@@ -60,7 +58,7 @@ def render_analysis(
 
 
 def analysis_to_markdown(
-    analysis: Analysis, *, sort: str | None = None, depth: int | None = None, detailed: bool = False
+    analysis: AnalysisResult, *, sort: str | None = None, depth: int | None = None, detailed: bool = False
 ) -> str:
     """Return an analysis as a Markdown document; the options are those of `render_analysis`."""
     blocks = [f"# {escape_markdown(analysis.name)}"]
@@ -83,7 +81,7 @@ def _render_section(section: _Section, colour: bool) -> str:
     return f"{table}\n\n{section.below}" if section.below else table
 
 
-def _describe_notes(analysis: Analysis) -> list[str]:
+def _describe_notes(analysis: AnalysisResult) -> list[str]:
     return [f"note: {clean_name(note)}" for note in analysis.notes]
 
 
@@ -91,7 +89,7 @@ def _describe_notes(analysis: Analysis) -> list[str]:
 
 
 def _list_sections(
-    analysis: Analysis, sort: str | None, depth: int | None, *, detailed: bool, tree: bool
+    analysis: AnalysisResult, sort: str | None, depth: int | None, *, detailed: bool, tree: bool
 ) -> Iterator[_Section]:
     yield _Section("Totals", (analysis.name, "value"), list(_list_totals(analysis)))
     if analysis.by_evidence and analysis.nodes:
@@ -108,7 +106,7 @@ def _list_sections(
         yield _make_tensors(analysis)
 
 
-def _list_totals(analysis: Analysis) -> Iterator[tuple[str, str]]:
+def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
     total = analysis.total
     yield "nodes in the file", f"{analysis.file_nodes:,}"
     if analysis.filters:
@@ -128,7 +126,7 @@ def _describe_uncounted(total: Tally) -> str:
     return f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
 
 
-def _make_evidence(analysis: Analysis) -> _Section:
+def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
     rows = [
         (evidence, CONFIDENCE[evidence], f"{found:,}", f"{100 * found / nodes:.1f}")
@@ -142,7 +140,7 @@ def _make_evidence(analysis: Analysis) -> _Section:
     return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
 
 
-def _make_categories(analysis: Analysis) -> _Section:
+def _make_categories(analysis: AnalysisResult) -> _Section:
     if analysis.hierarchy is None:
         rows = [(share.name, f"{share.total:,}") for share in analysis.categories]
         return _Section("Categories", ("category", "nodes"), rows)
@@ -170,7 +168,7 @@ def _make_operators(total: Tally) -> _Section:
     return _Section("Operators", ("operator", "nodes"), rows, f"and {count(more, 'operator')} more" if more else "")
 
 
-def _make_modules(analysis: Analysis, sort: str | None, depth: int | None, tree: bool) -> _Section:
+def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None, tree: bool) -> _Section:
     shown = [line for line in analysis.modules if line.level is None or depth is None or line.level <= depth]
     deeper = len(analysis.modules) - len(shown)
     labels = _draw_tree(analysis.modules, shown) if tree else [line.call.tag for line in shown]
@@ -276,7 +274,7 @@ def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
     return (node.operator, name, node.category, node.tag or "", *attribution, work, calls)
 
 
-def _make_tensors(analysis: Analysis) -> _Section:
+def _make_tensors(analysis: AnalysisResult) -> _Section:
     rows = [
         (
             tensor.name + (f" in {tensor.graph}" if tensor.graph else ""),

@@ -10,15 +10,12 @@ from typing import Any
 
 from hieronnx.errors import HieronnxError
 from hieronnx.report.clean import clean_name
-from hieronnx.tools.analyze.result import Analysis, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
-
-__all__ = ["analysis_to_csv", "analysis_to_json", "modules_to_json"]
-
+from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 
 # -- JSON -------------------------------------------------------------------------------------------------
 
 
-def analysis_to_json(analysis: Analysis, *, detailed: bool = False, tensors: bool = False) -> dict[str, Any]:
+def analysis_to_json(analysis: AnalysisResult, *, detailed: bool = False, tensors: bool = False) -> dict[str, Any]:
     """Return an analysis as JSON values, with its nodes and its tensors if asked."""
     values: dict[str, Any] = {
         "model": analysis.name,
@@ -37,7 +34,7 @@ def analysis_to_json(analysis: Analysis, *, detailed: bool = False, tensors: boo
     return {**values, "notes": list(analysis.notes)}
 
 
-def _totals_to_json(analysis: Analysis) -> dict[str, Any]:
+def _totals_to_json(analysis: AnalysisResult) -> dict[str, Any]:
     known = analysis.hierarchy is not None
     attributed = sum(node.attributed for node in analysis.nodes) if known else None
     share = None if attributed is None or not analysis.nodes else round(100 * attributed / len(analysis.nodes), 2)
@@ -122,7 +119,7 @@ def _tensor_to_json(tensor: TensorUse) -> dict[str, Any]:
     }
 
 
-def modules_to_json(analysis: Analysis) -> dict[str, Any]:
+def modules_to_json(analysis: AnalysisResult) -> dict[str, Any]:
     """Return the module table alone as JSON values, by path; `tag` is null for a module that was never called.
 
     Raises:
@@ -162,7 +159,7 @@ _NODE_COLUMNS = """
 _TENSOR_COLUMNS = ("graph", "name", "producer", "consumers")
 
 
-def analysis_to_csv(analysis: Analysis, *, detailed: bool = False, tensors: bool = False) -> str:
+def analysis_to_csv(analysis: AnalysisResult, *, detailed: bool = False, tensors: bool = False) -> str:
     """Return a row for each module line; for each node or tensor instead, if asked. Unknown values are empty.
 
     Raises:

@@ -10,9 +10,7 @@ from hieronnx.errors import MismatchError
 from hieronnx.hierarchy.records import CallId
 from hieronnx.report.summary import render_coverage, summary_to_json
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.annotate import Annotated
-
-__all__ = ["annotation_to_json", "mismatch_to_json", "render_annotation"]
+from hieronnx.tools.annotate import AnnotateResult
 
 _MOST_LISTED = 20
 _AGREEMENT = {
@@ -25,7 +23,7 @@ _UNMATCHED = {
 }
 
 
-def render_annotation(annotated: Annotated, *, colour: bool = False) -> str:
+def render_annotation(annotated: AnnotateResult, *, colour: bool = False) -> str:
     """Render what was found: agreement, coverage, contradictions, and the calls of which nothing is in the file."""
     agreement = _AGREEMENT[annotated.strategy].format(annotated.agreement)
     lines = [f"{annotated.strategy}: {agreement}", *_describe_outputs(annotated)]
@@ -37,7 +35,7 @@ def render_annotation(annotated: Annotated, *, colour: bool = False) -> str:
     return "\n\n".join(blocks)
 
 
-def _describe_outputs(annotated: Annotated) -> list[str]:
+def _describe_outputs(annotated: AnnotateResult) -> list[str]:
     lines = []
     if annotated.outputs is not None:
         lines.append(f"the outputs of file and model are {annotated.outputs:.2%} of their spread apart")
@@ -48,7 +46,7 @@ def _describe_outputs(annotated: Annotated) -> list[str]:
     return lines
 
 
-def _render_contradictions(annotated: Annotated, colour: bool) -> str:
+def _render_contradictions(annotated: AnnotateResult, colour: bool) -> str:
     table = make_table("node", "operator", "the first won")
     for item in annotated.contradictions[:_MOST_LISTED]:
         says = ", ".join(f"{evidence}: {_name(call)}" for evidence, call in item.says)
@@ -58,7 +56,7 @@ def _render_contradictions(annotated: Annotated, colour: bool) -> str:
     return to_text(heading, table, colour=colour)
 
 
-def _render_unmatched(annotated: Annotated, colour: bool) -> str:
+def _render_unmatched(annotated: AnnotateResult, colour: bool) -> str:
     table = make_table("call", "class")
     for call in annotated.unmatched[:_MOST_LISTED]:
         table.add_row(Text(_name(call), "cyan"), annotated.hierarchy.modules[call.module].class_name)
@@ -76,7 +74,7 @@ def _name(call: CallId) -> str:
     return str(call) or "the root"
 
 
-def annotation_to_json(annotated: Annotated) -> dict[str, Any]:
+def annotation_to_json(annotated: AnnotateResult) -> dict[str, Any]:
     """Return what was found as JSON values."""
     return {
         "matched": True,

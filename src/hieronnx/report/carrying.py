@@ -13,8 +13,6 @@ from hieronnx.report.summary import summary_to_json
 from hieronnx.report.text import count, make_table, to_text
 from hieronnx.tools.carry import CarryResult, LostCall, RewrittenNodes
 
-__all__ = ["carry_to_json", "render_carry"]
-
 _MOST_NAMED = 3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["clean_line", "clean_name"]
-
 _LONGEST_NAME = 1000
 _LONGEST_LINE = 4000
 

@@ -12,9 +12,7 @@ from rich.text import Text
 from hieronnx.report.clean import clean_name
 from hieronnx.report.markdown import escape_markdown, make_markdown_table
 from hieronnx.report.text import make_table, to_text
-from hieronnx.tools.compare import ChangeGroup, ComparedNode, Comparison, Kind, NodeChange, ValueChange
-
-__all__ = ["comparison_to_json", "comparison_to_markdown", "render_comparison"]
+from hieronnx.tools.compare import ChangeGroup, ComparedNode, CompareResult, Kind, NodeChange, ValueChange
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
@@ -27,7 +25,7 @@ _NODE_COLUMNS = ("kind", "operator", "node", "graph", "module", "differences")
 # -- text -------------------------------------------------------------------------------------------------
 
 
-def render_comparison(comparison: Comparison, *, limit: int | None = None, colour: bool = False) -> str:
+def render_comparison(comparison: CompareResult, *, limit: int | None = None, colour: bool = False) -> str:
     """Render what was added, removed and changed, by module; after `limit` nodes the rest is only counted."""
     parts: list[RenderableType] = [Text(f"--- {clean_name(comparison.a)}\n+++ {clean_name(comparison.b)}", "bold")]
     parts.append(comparison.describe())
@@ -41,7 +39,7 @@ def render_comparison(comparison: Comparison, *, limit: int | None = None, colou
     return "\n\n".join(to_text(part, colour=colour) for part in parts if part)
 
 
-def _render_groups(comparison: Comparison, limit: int | None) -> Iterator[Text]:
+def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
     left = len(comparison.nodes) if limit is None else limit
     for group in comparison.groups:
         shown = group.changes[: max(left, 0)]
@@ -52,7 +50,7 @@ def _render_groups(comparison: Comparison, limit: int | None) -> Iterator[Text]:
         yield _join(_render_heading(group), *lines)
 
 
-def _render_values(comparison: Comparison, limit: int | None) -> Iterator[Text]:
+def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
     for role in _ROLES:
         changes = [change for change in comparison.values if change.role == role]
         # Of initializers that came or went with nodes a few are enough, unless all was asked for.
@@ -121,7 +119,7 @@ def _tell(change: NodeChange | ValueChange) -> str:
     return "; ".join(map(str, change.differences))
 
 
-def _render_operators(comparison: Comparison) -> RenderableType:
+def _render_operators(comparison: CompareResult) -> RenderableType:
     table = make_table("operator", *_KINDS, numbers=_KINDS)
     for operator, counts in comparison.operators.items():
         table.add_row(operator, *(f"{counts[kind]:,}" if counts[kind] else "-" for kind in _KINDS))
@@ -135,7 +133,7 @@ def _join(*lines: Text) -> Text:
 # -- JSON -------------------------------------------------------------------------------------------------
 
 
-def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
+def comparison_to_json(comparison: CompareResult) -> dict[str, Any]:
     """Return a comparison as JSON values."""
     return {
         "a": comparison.a,
@@ -197,7 +195,7 @@ def _differences_to_json(change: NodeChange | ValueChange) -> list[dict[str, str
 # -- Markdown ---------------------------------------------------------------------------------------------
 
 
-def comparison_to_markdown(comparison: Comparison) -> str:
+def comparison_to_markdown(comparison: CompareResult) -> str:
     """Return a comparison as a Markdown document."""
     blocks = [
         f"# {escape_markdown(comparison.a)} → {escape_markdown(comparison.b)}",

@@ -11,12 +11,10 @@ from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.report.clean import clean_line, clean_name
 from hieronnx.report.summary import render_model
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.extract.result import Extraction, PartInput
-
-__all__ = ["extraction_to_json", "render_extraction", "render_extractions"]
+from hieronnx.tools.extract.result import ExtractResult, PartInput
 
 
-def render_extraction(extraction: Extraction, *, colour: bool = False) -> str:
+def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str:
     """Render one part: what it is, what goes in and out, what it shares."""
     forward = _name_ends(extraction) if extraction.recorded else None
     ends = render_model(extraction.hierarchy, forward=forward, colour=colour)
@@ -26,11 +24,11 @@ def render_extraction(extraction: Extraction, *, colour: bool = False) -> str:
     return "\n\n".join(filter(None, blocks))
 
 
-def _describe(extraction: Extraction) -> str:
+def _describe(extraction: ExtractResult) -> str:
     name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
     parts = [count(len(extraction.operations), "node"), count(len(extraction.initializers), "initializer")]
-    if extraction.brought_operations:
-        parts.append(f"{len(extraction.brought_operations):,} of the nodes brought along from outside")
+    if extraction.pulled_in_nodes:
+        parts.append(f"{len(extraction.pulled_in_nodes):,} of the nodes brought along from outside")
     lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
     if extraction.calls > 1:
         module = clean_name(extraction.module)
@@ -38,7 +36,7 @@ def _describe(extraction: Extraction) -> str:
     return "\n".join(lines)
 
 
-def _name_ends(extraction: Extraction) -> dict[tuple[str, str], str]:
+def _name_ends(extraction: ExtractResult) -> dict[tuple[str, str], str]:
     """Say of each input and output what it is to the module's forward."""
     inputs = {
         ("inputs", i.name): f"← {', '.join(i.arguments)}" if i.arguments else "not received" for i in extraction.inputs
@@ -53,14 +51,14 @@ def _name_places(places: Sequence[str]) -> str:
     return "→ " + ", ".join(place or "returned" for place in places)
 
 
-def _say(extraction: Extraction) -> Iterator[str]:
+def _say(extraction: ExtractResult) -> Iterator[str]:
     """Yield what one must know to feed the part and to read what it gives."""
     if not extraction.recorded:
         yield "not recorded: what forward received and returned; inputs and outputs are what enters and leaves nodes"
     form = " in this form" if extraction.lost_arguments else ""
-    for item in extraction.unreceived:
+    for item in extraction.undeclared_inputs:
         yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
-    for held in extraction.held_arguments:
+    for held in extraction.constant_arguments:
         holder = f"constant '{held.tensor}'" if held.parameter is None else f"parameter '{held.parameter}'"
         yield clean_line(f"argument '{held.argument}' is no input: it is the {holder}, which the part has")
     if extraction.lost_arguments:
@@ -85,7 +83,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _render_shared(extraction: Extraction, colour: bool) -> str:
+def _render_shared(extraction: ExtractResult, colour: bool) -> str:
     table = make_table("shared node", "operator", "calls that it stands for")
     for node in extraction.shared_operations:
         calls = ", ".join(str(origin) or "the root" for origin in node.origins)
@@ -93,7 +91,7 @@ def _render_shared(extraction: Extraction, colour: bool) -> str:
     return to_text(table, colour=colour)
 
 
-def render_extractions(extractions: Sequence[Extraction], *, colour: bool = False) -> str:
+def render_extractions(extractions: Sequence[ExtractResult], *, colour: bool = False) -> str:
     """Render many parts, a line for each."""
     table = make_table("module", "nodes", "inputs", "outputs", "file", numbers=("nodes", "inputs", "outputs"))
     for item in extractions:
@@ -103,7 +101,7 @@ def render_extractions(extractions: Sequence[Extraction], *, colour: bool = Fals
     return to_text(table, colour=colour)
 
 
-def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
+def extraction_to_json(extraction: ExtractResult) -> dict[str, Any]:
     """Return one part as JSON values."""
     return {
         "module": extraction.module,
@@ -116,10 +114,10 @@ def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
         "outputs": list(extraction.outputs),
         "results": [{"name": item.name, "places": list(item.places)} for item in extraction.results],
         "recorded": extraction.recorded,
-        "unreceived": [_input(item) for item in extraction.unreceived],
-        "held_arguments": [
+        "undeclared_inputs": [_input(item) for item in extraction.undeclared_inputs],
+        "constant_arguments": [
             {"argument": held.argument, "tensor": held.tensor, "parameter": held.parameter}
-            for held in extraction.held_arguments
+            for held in extraction.constant_arguments
         ],
         "lost_arguments": list(extraction.lost_arguments),
         "internal_tensors": list(extraction.internal_tensors),
@@ -129,7 +127,7 @@ def extraction_to_json(extraction: Extraction) -> dict[str, Any]:
             for node in extraction.shared_operations
         ],
         "fused_with": [_call(call) for call in extraction.fused_with],
-        "brought_operations": [_name(node) for node in extraction.brought_operations],
+        "pulled_in_nodes": [_name(node) for node in extraction.pulled_in_nodes],
         "initializers": list(extraction.initializers),
     }
 

@@ -9,16 +9,14 @@ from typing import Any
 from rich.text import Text
 
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.validate.findings import SEVERITIES, Finding, Findings
-
-__all__ = ["findings_to_json", "render_findings"]
+from hieronnx.tools.validate.findings import SEVERITIES, Finding, ValidateResult
 
 _SHOWN = 5
 """So many of a kind are listed; the rest are counted."""
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
-def render_findings(findings: Findings, *, fixed: Sequence[str] = (), colour: bool = False) -> str:
+def render_findings(findings: ValidateResult, *, fixed: Sequence[str] = (), colour: bool = False) -> str:
     """Render findings as a table, many of a kind by the first few; and what they come to."""
     parts = [f"fixed: {what}" for what in fixed]
     if findings.items:
@@ -33,14 +31,14 @@ def render_findings(findings: Findings, *, fixed: Sequence[str] = (), colour: bo
     return "\n\n".join([*parts, _sum_up(findings)])
 
 
-def _sum_up(findings: Findings) -> str:
+def _sum_up(findings: ValidateResult) -> str:
     if not findings.items:
         return "nothing wrong"
     counts = ", ".join(count(findings.count(s), s) for s in SEVERITIES if findings.count(s))
     return f"{counts}: {'passed' if findings.passed else 'failed'}"
 
 
-def findings_to_json(findings: Findings, *, fixed: Sequence[str] = ()) -> dict[str, Any]:
+def findings_to_json(findings: ValidateResult, *, fixed: Sequence[str] = ()) -> dict[str, Any]:
     """Return findings as JSON values, every one of them."""
     return {
         "model": findings.model,

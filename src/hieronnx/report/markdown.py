@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from hieronnx.report.clean import clean_name
 
-__all__ = ["escape_markdown", "make_markdown_table"]
-
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
 
 

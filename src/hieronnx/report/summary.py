@@ -11,12 +11,10 @@ import msgspec
 from rich.text import Text
 
 from hieronnx.files.document import CategoryEntry, Summary
-from hieronnx.files.opening import summarize
+from hieronnx.files.encoding import summarize
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.records import CONFIDENCE, Hierarchy
 from hieronnx.report.text import count, format_size, make_table, to_text
-
-__all__ = ["WrittenFile", "render_coverage", "render_files", "render_model", "summary_to_json"]
 
 
 @dataclass(frozen=True, slots=True)

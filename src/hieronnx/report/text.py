@@ -12,8 +12,6 @@ from rich.text import Text
 
 from hieronnx.report.clean import clean_name
 
-__all__ = ["align_rows", "count", "format_size", "make_table", "to_text"]
-
 # Rows are never wrapped or cut, for they are also read by programs: the widest is as wide as it needs to be.
 _WIDTH = 100_000
 

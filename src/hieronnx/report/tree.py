@@ -12,10 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
-from hieronnx.hierarchy.rows import Lines, label_call, lay_out
+from hieronnx.hierarchy.rows import TreeRows, label_call, select_rows
 from hieronnx.report.text import count, make_table, to_text
-
-__all__ = ["Branch", "grow_tree", "render_tree", "tree_to_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +63,16 @@ def grow_tree(
     Raises:
         InputError: If the pattern matches nothing.
     """
-    lines = lay_out(hierarchy, pattern=pattern, all_calls=all_calls)
+    lines = select_rows(hierarchy, pattern=pattern, all_calls=all_calls)
     own: dict[CallId, list[Node]] = defaultdict(list)
     for node in hierarchy.nodes:
         own[lines.nearest[node.scope]].append(node)
     return _grow(lines, own, hierarchy.calls[0].id, None, depth)
 
 
-def _grow(lines: Lines, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None) -> Branch:
+def _grow(
+    lines: TreeRows, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None
+) -> Branch:
     """Grow the branch of a call; `level` counts from the match above it, and is None above the match."""
     if call in lines.matches:
         level = 0

@@ -15,8 +15,6 @@ import onnx
 
 from hieronnx.graph.view import body_key
 
-__all__ = ["Exposure", "Flat", "flatten"]
-
 Evaluate: TypeAlias = Callable[[onnx.ModelProto, list[str]], Mapping[str, Any]]
 
 _LOOPS = frozenset({"Loop", "Scan"})

@@ -26,8 +26,6 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
 
-__all__ = ["Array", "FileInput", "Runner", "open_runner"]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Visit: TypeAlias = Callable[[str, str, Array], None]
 """Called with the key of a graph, the name of a tensor in it, and its values."""

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hieronnx.attribute.file import AttributedFile, Disagreement
-    from hieronnx.attribute.same_model import Belonging
-
-__all__ = ["Annotated", "annotate"]
+    from hieronnx.attribute.same_model import Agreement
 
 _MOST_NAMED = 5
 _TRAINING = " (the model is in training mode: call eval() on it)"
@@ -32,7 +30,7 @@ _LEAST_OF_VALUES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Annotated:
+class AnnotateResult:
     """A file with its hierarchy, and how far it and the model agree.
 
     Attributes:
@@ -77,7 +75,7 @@ def annotate(
     embed: bool = True,
     sidecar: bool = True,
     progress: Callable[[str], None] | None = None,
-) -> Annotated:
+) -> AnnotateResult:
     """Give an ONNX file the hierarchy of its model, every node with how that is known.
 
     The graph stays as it is; a hierarchy that the file has is replaced.
@@ -117,7 +115,7 @@ def annotate(
         write_with_hierarchy(onnx, hierarchy, path, exporter=_exporter(opened), embed=embed, sidecar=sidecar)
         beside = sidecar_path(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
-    return Annotated(
+    return AnnotateResult(
         path=path,
         sidecar=beside,
         strategy=strategy,
@@ -169,9 +167,9 @@ def _attribute(
         found = attribute_file(opened, model, args, kwargs, strategy=strategy, policy=policy)
         _check_weights(opened, found.agreement, found.unmatched)
         return found, None
-    from hieronnx.attribute.same_model import examine
+    from hieronnx.attribute.same_model import check_same_model
 
-    belonging = examine(opened, model, args, kwargs)
+    belonging = check_same_model(opened, model, args, kwargs)
     _check_belonging(opened, belonging, training=model.training)
     found = attribute_file(opened, model, args, kwargs, strategy=strategy, policy=policy)
     _check_nothing_lacks(opened, found)
@@ -189,7 +187,7 @@ def _exporter(opened: OpenedModel) -> str | None:
 # -- is it the model? -------------------------------------------------------------------------------------
 
 
-def _check_belonging(opened: OpenedModel, found: Belonging, *, training: bool) -> None:
+def _check_belonging(opened: OpenedModel, found: Agreement, *, training: bool) -> None:
     """Make sure that the file has the model's weights, and gives what it gives.
 
     A file may well give something else: what is computed from the model's outputs. But then it lacks nothing of the
@@ -209,13 +207,13 @@ def _check_belonging(opened: OpenedModel, found: Belonging, *, training: bool) -
         _check_strange(opened, found, f"{apart}{hint}")
 
 
-def _describe_outputs(found: Belonging) -> str:
+def _describe_outputs(found: Agreement) -> str:
     if found.outputs is None:
         return "none of its outputs has the size of one of the model"
     return f"their outputs are {found.outputs:.2%} of their spread apart"
 
 
-def _check_strange(opened: OpenedModel, found: Belonging, apart: str) -> None:
+def _check_strange(opened: OpenedModel, found: Agreement, apart: str) -> None:
     """Make sure that a file that gives something else has no weights of its own."""
     if found.strange:
         weights = "one of its weights is" if found.strange == 1 else f"{found.strange} of its weights are"

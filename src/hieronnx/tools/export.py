@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, require, writing
-from hieronnx.files.opening import describe_file, encode_sidecar, load, open_model, sidecar_path
+from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import write_with_hierarchy
 from hieronnx.graph.view import View
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hieronnx.capture.captured import ExportRequest
-    from hieronnx.tools.compare import Comparison
-
-__all__ = ["ExportResult", "HierarchyExporter", "export"]
+    from hieronnx.tools.compare import CompareResult
 
 _EXPORTERS = ("auto", "dynamo", "torchscript")
 _STRATEGIES = ("captured", "htp", "usage_based")
@@ -43,7 +42,7 @@ class ExportResult:
     hierarchy: Hierarchy
     fallback: str | None = None
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
-    topology: Comparison | None = None
+    topology: CompareResult | None = None
     """How the file compares with what torch alone exports, where that was asked for."""
 
     def __repr__(self) -> str:
@@ -260,7 +259,7 @@ def _attribute_file(exporter: str, request: ExportRequest, options: _Options) ->
     )
 
 
-def _compare_with_baseline(request: ExportRequest, exporter: str) -> Comparison:
+def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
     from hieronnx.capture.baseline import export_baseline
     from hieronnx.tools.compare import compare

@@ -15,9 +15,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.tools.adapters.files import reporting_failures, working_folder
 from hieronnx.tools.adapters.optimizers import OPTIMIZERS
-from hieronnx.tools.carry import CarryResult, carry_made
-
-__all__ = ["optimize"]
+from hieronnx.tools.carry import CarryResult, carry_temporary
 
 _LAST_LEVEL = "ort-all"
 _OF_RUNTIME = "com.microsoft"
@@ -62,7 +60,7 @@ def optimize(
         with reporting_failures(tool):
             OPTIMIZERS[tool](source, made, **options)
         report("carrying the hierarchy")
-        result = carry_made(source, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *_note(tool, result.hierarchy)))
 
 

@@ -18,9 +18,7 @@ from hieronnx.tools.adapters.calibration import Feeds, check_feeds, draw_feeds, 
 from hieronnx.tools.adapters.copying import Copy, copy_for_tool
 from hieronnx.tools.adapters.files import reporting_failures, working_folder
 from hieronnx.tools.adapters.quantizers import QUANTIZERS
-from hieronnx.tools.carry import CarryResult, carry_made
-
-__all__ = ["quantize"]
+from hieronnx.tools.carry import CarryResult, carry_temporary
 
 _FEW = 3
 
@@ -76,7 +74,7 @@ def quantize(
         with reporting_failures(f"'{tool}'"):
             QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **options)
         report("carrying the hierarchy")
-        result = carry_made(source, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
     notes = (*_note_excluded(excluded, copy), *_note_random(random_calibration))
     return replace(result, notes=(*result.notes, *notes))
 

@@ -20,7 +20,7 @@ import hieronnx
 from hieronnx import HieronnxError, load
 from hieronnx.cli import cli
 from hieronnx.files.opening import sidecar_path
-from hieronnx.hierarchy.records import CallId, Passed
+from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
 from hieronnx.tools.adapters.optimizers import OPTIMIZERS
 from hieronnx.tools.carry import CarryResult, carry
@@ -197,14 +197,14 @@ def test_what_calls_took_and_gave_is_named_as_in_the_new_file() -> None:
     before, after = annotated(text, ["m", "m", ""]), annotated(other, ["", "", ""])
     pair = open_pair(before, after)
     told = tuple(
-        replace(call, received=(Passed("x", "x"), Passed("gone", None)), returned=(Passed("", "b"),))
+        replace(call, received=(BoundTensor("x", "x"), BoundTensor("gone", None)), returned=(BoundTensor("", "b"),))
         if call.id.module == "m"
         else call
         for call in pair.hierarchy.calls
     )
     found = transfer(replace(pair, hierarchy=replace(pair.hierarchy, calls=told))).hierarchy.calls
-    assert found[1].received == (Passed("x", "p"), Passed("gone", None))
-    assert found[1].returned == (Passed("", "r"),)
+    assert found[1].received == (BoundTensor("x", "p"), BoundTensor("gone", None))
+    assert found[1].returned == (BoundTensor("", "r"),)
     assert (found[0].received, found[0].returned) == (None, None)
 
 

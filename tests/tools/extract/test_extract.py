@@ -64,7 +64,7 @@ def test_constants_come_along_and_are_no_outputs() -> None:
     first, second = hieronnx.extract(model, "first"), hieronnx.extract(model, "second")
     assert (first.external_inputs, first.outputs) == (("x",), ("a",))
     assert (second.external_inputs, second.outputs) == (("a",), ("y",))
-    assert names(second.brought_operations) == ["c"]
+    assert names(second.pulled_in_nodes) == ["c"]
     assert second.initializers == ("w",)
     assert second.hierarchy.nodes[0].evidence == "dataflow"
 
@@ -192,8 +192,8 @@ def test_a_size_of_the_parts_own_input_comes_along() -> None:
     )
     part = hieronnx.extract(model, "block")
     assert part.external_inputs == ("h", "s")
-    assert [item.name for item in part.unreceived] == ["s"]
-    assert [node.output for node in part.brought_operations] == ["k"]
+    assert [item.name for item in part.undeclared_inputs] == ["s"]
+    assert [node.output for node in part.pulled_in_nodes] == ["k"]
 
 
 def test_a_size_is_taken_of_the_axis_of_the_same_name() -> None:
@@ -213,13 +213,15 @@ def test_a_size_is_taken_of_the_axis_of_the_same_name() -> None:
         ["", "", "", "block", "block", "other"],
     )
     part = hieronnx.extract(model, "block")
-    assert (part.external_inputs, part.unreceived) == (("h",), ())
+    assert (part.external_inputs, part.undeclared_inputs) == (("h",), ())
     size = part.model.graph.node[0]
     assert (size.op_type, list(size.input), list(size.output)) == ("Shape", ["h"], ["s"])
     assert {attribute.name: attribute.i for attribute in size.attribute} == {"start": 1, "end": 2}
     other = hieronnx.extract(model, "other")
     assert other.external_inputs == ("h", "r")
-    assert [(item.name, item.producer and item.producer.op_type) for item in other.unreceived] == [("r", "Shape")]
+    assert [(item.name, item.producer and item.producer.op_type) for item in other.undeclared_inputs] == [
+        ("r", "Shape")
+    ]
 
 
 # -- the hierarchy of a part ------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ def test_a_part_lists_all_that_its_call_did_not_receive(name: str, exporter: str
     verdicts = checked.check_all()
     assert not verdicts.wrong
     assert checked.find_misfits() == []
-    assert set(verdicts.unreceived) == CASES[name][2].get(exporter, set())
+    assert set(verdicts.undeclared_inputs) == CASES[name][2].get(exporter, set())
     assert set(verdicts.unknown) == UNKNOWN.get(f"{name}-{exporter}", set())
 
 
@@ -231,4 +231,4 @@ def test_a_part_lists_all_that_its_call_did_not_receive(name: str, exporter: str
 def test_a_parameter_that_is_passed_is_told(exporter: str, tmp_path: Path) -> None:
     part = hieronnx.extract(check("parameter", exporter, tmp_path).extractor.source.opened.path or "", "attention")
     assert [item.arguments for item in part.inputs] == [("x",)]
-    assert [(held.argument, held.parameter) for held in part.held_arguments] == [("query", "query_tokens")]
+    assert [(held.argument, held.parameter) for held in part.constant_arguments] == [("query", "query_tokens")]

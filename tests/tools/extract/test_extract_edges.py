@@ -16,11 +16,11 @@ from onnx import TensorProto, parser
 
 import hieronnx
 from hieronnx.cli import cli
-from hieronnx.files.opening import describe_file, encode_sidecar
+from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.graph.view import view_model
 from hieronnx.hierarchy.records import ROOT, CallId, Initializer, Node
 from hieronnx.tools.extract.extracting import Extractor
-from hieronnx.tools.extract.fates import describe_fate
+from hieronnx.tools.extract.fates import explain_no_nodes
 from support.annotated import annotated, make_hierarchy
 from support.callrecords import open_session
 from support.exports import exported
@@ -293,7 +293,7 @@ def without_nodes(evidence: str, count: int | None) -> str:
     node = Node("", "", "Neg", "", "y", ROOT, (ROOT,), evidence)
     hierarchy = make_hierarchy({"block"}, [node])
     modules = {path: replace(module, parameter_count=count) for path, module in hierarchy.modules.items()}
-    return describe_fate(replace(hierarchy, modules=modules), CallId("block", 0))
+    return explain_no_nodes(replace(hierarchy, modules=modules), CallId("block", 0))
 
 
 def test_of_a_call_without_nodes_nothing_is_said_that_is_not_known() -> None:

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import hieronnx
 from hieronnx.cli import cli
-from hieronnx.hierarchy.records import CallId, Passed
+from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.report.extraction import render_extraction
-from hieronnx.tools.extract.result import HeldArgument
+from hieronnx.tools.extract.result import ConstantArgument
 from support.annotated import annotated, names
 from support.callrecords import open_session
 from support.exports import exported
@@ -34,16 +34,16 @@ PAIR = """
 PAIR_SCOPES: list[str | tuple[str, ...]] = ["", "", "block", "block", "block", ""]
 
 
-def arguments(part: hieronnx.Extraction) -> list[tuple[str, tuple[str, ...]]]:
+def arguments(part: hieronnx.ExtractResult) -> list[tuple[str, tuple[str, ...]]]:
     return [(item.name, item.arguments) for item in part.inputs]
 
 
-def places(part: hieronnx.Extraction) -> list[tuple[str, tuple[str, ...]]]:
+def places(part: hieronnx.ExtractResult) -> list[tuple[str, tuple[str, ...]]]:
     return [(item.name, item.places) for item in part.results]
 
 
-def unreceived(part: hieronnx.Extraction) -> list[str]:
-    return [item.name for item in part.unreceived]
+def undeclared_inputs(part: hieronnx.ExtractResult) -> list[str]:
+    return [item.name for item in part.undeclared_inputs]
 
 
 # -- names and order --------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def test_inputs_and_outputs_have_the_order_of_forward() -> None:
     assert arguments(part) == [("p", ("left",)), ("q", ("right",))]
     assert places(part) == [("t", ("0",)), ("s", ("1",))]
     assert part.recorded
-    assert part.unreceived == ()
+    assert part.undeclared_inputs == ()
     other = hieronnx.extract(annotated(PAIR, PAIR_SCOPES, {"block": (["a=q", "b=p"], ["s=s", "t=t"])}), "block")
     assert (other.external_inputs, other.outputs) == (("q", "p"), ("s", "t"))
     given = open_session(other.model).run(None, {"q": np.ones(2, np.float32), "p": np.zeros(2, np.float32)})
@@ -73,14 +73,14 @@ def test_without_records_nothing_is_claimed() -> None:
     part = hieronnx.extract(annotated(PAIR, PAIR_SCOPES), "block")
     assert not part.recorded
     assert arguments(part) == [("q", ()), ("p", ())]
-    assert (part.unreceived, part.lost_arguments) == ((), ())
+    assert (part.undeclared_inputs, part.lost_arguments) == ((), ())
 
 
 def test_what_was_not_received_is_listed_with_its_producer() -> None:
     model = annotated(PAIR, PAIR_SCOPES, {"block": (["left=", "right=q"], ["0=t", "1=s"])})
     part = hieronnx.extract(model, "block")
     assert arguments(part) == [("q", ("right",)), ("p", ())]
-    (item,) = part.unreceived
+    (item,) = part.undeclared_inputs
     assert item.producer is not None
     assert (item.name, item.producer.op_type, item.producer.scope) == ("p", "Neg", CallId("", 0))
     assert part.lost_arguments == ("left",)
@@ -96,7 +96,7 @@ def test_a_copy_of_what_was_received_is_what_was_received() -> None:
         """
     part = hieronnx.extract(annotated(text, ["", "", "block"], {"block": (["a=r"], ["=y"])}), "block")
     assert arguments(part) == [("h", ("a",))]
-    assert part.unreceived == ()
+    assert part.undeclared_inputs == ()
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_what_others_only_moved_is_taken_before_they_did(view: str) -> None:
         """
     part = hieronnx.extract(annotated(text, ["other", "block", "block"], {"block": (["a=x"], ["=y"])}), "block")
     assert arguments(part) == [("x", ("a",))]
-    assert names(part.brought_operations) == ["h"]
-    assert part.unreceived == ()
+    assert names(part.pulled_in_nodes) == ["h"]
+    assert part.undeclared_inputs == ()
     open_session(part.model)
 
 
@@ -119,8 +119,8 @@ def test_what_others_computed_is_not_brought_along() -> None:
     text = "main (float[2] x) => (float[2] y) { h = Exp (x)  y = Add (h, x) }"
     part = hieronnx.extract(annotated(text, ["other", "block"], {"block": (["a=x"], ["=y"])}), "block")
     assert arguments(part) == [("x", ("a",)), ("h", ())]
-    assert unreceived(part) == ["h"]
-    assert part.brought_operations == ()
+    assert undeclared_inputs(part) == ["h"]
+    assert part.pulled_in_nodes == ()
 
 
 def test_a_shared_node_whose_result_was_received_is_left_out() -> None:
@@ -148,7 +148,7 @@ def test_a_size_is_taken_of_a_received_tensor_that_nothing_else_reads() -> None:
         """
     part = hieronnx.extract(annotated(text, ["", "", "block", ""], {"block": (["like=h"], ["=y"])}), "block")
     assert arguments(part) == [("h", ("like",))]
-    assert names(part.brought_operations) == ["s"]
+    assert names(part.pulled_in_nodes) == ["s"]
 
 
 # -- constants and parameters -----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_a_parameter_that_was_passed_is_held_by_the_part() -> None:
     text = "main (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Mul (x, w) }"
     part = hieronnx.extract(annotated(text, ["block"], {"block": (["query=w", "x=x"], ["=y"])}), "block")
     assert part.external_inputs == ("x",)
-    assert part.held_arguments == (HeldArgument("query", "w", None),)
+    assert part.constant_arguments == (ConstantArgument("query", "w", None),)
     assert part.initializers == ("w",)
 
 
@@ -189,7 +189,10 @@ def test_calls_that_one_node_stands_for_are_named(exporter: str) -> None:
     path = exported("conv_batch_norm", exporter).result.path
     conv, norm = hieronnx.extract(path, "conv"), hieronnx.extract(path, "norm")
     assert (conv.fused_with, norm.fused_with) == ((CallId("norm", 0),), (CallId("conv", 0),))
-    assert (unreceived(conv), norm.unreceived) == ([], tuple(replace(item, arguments=()) for item in conv.inputs))
+    assert (undeclared_inputs(conv), norm.undeclared_inputs) == (
+        [],
+        tuple(replace(item, arguments=()) for item in conv.inputs),
+    )
     assert [item.arguments for item in conv.inputs] == [("input",)]
     assert [item.places for item in (*conv.results, *norm.results)] == [(), ("",)]
     assert norm.lost_arguments == ("input",)
@@ -232,7 +235,7 @@ def test_what_a_body_is_given_comes_from_the_node_that_has_it() -> None:
         }
         """
     part = hieronnx.extract(annotated(text, ["", "", "block"], {"block": (["s="], ["=y.body:so"])}), "block")
-    (item,) = part.unreceived
+    (item,) = part.undeclared_inputs
     assert (item.name, item.producer and item.producer.op_type) == ("s", "Loop")
 
 
@@ -241,11 +244,11 @@ def test_the_calls_of_a_part_keep_what_they_received_and_returned() -> None:
     part = hieronnx.extract(annotated(CONSTANT, ["first", "first.inner", "second"], ends), "first")
     found = {str(call.id): (call.received, call.returned) for call in part.hierarchy.calls}
     assert found == {
-        "": ((Passed("x", "x"), Passed("gone", None)), (Passed("", "h"),)),
-        "inner": ((Passed("b", "b"),), (Passed("", "h"),)),
+        "": ((BoundTensor("x", "x"), BoundTensor("gone", None)), (BoundTensor("", "h"),)),
+        "inner": ((BoundTensor("b", "b"),), (BoundTensor("", "h"),)),
     }
     tail = hieronnx.extract(annotated(CONSTANT, ["", "first.inner", "second"], ends), "first")
-    assert tail.hierarchy.calls[0].received == (Passed("x", "x"), Passed("gone", None))
+    assert tail.hierarchy.calls[0].received == (BoundTensor("x", "x"), BoundTensor("gone", None))
 
 
 def test_relative_names_are_those_that_the_calls_of_a_part_know() -> None:
@@ -253,7 +256,7 @@ def test_relative_names_are_those_that_the_calls_of_a_part_know() -> None:
     model.graph.initializer[0].name = model.graph.node[0].input[0] = "block.w"
     part = hieronnx.extract(model, "block", relative_names=True)
     assert part.initializers == ("w",)
-    assert part.hierarchy.calls[0].received == (Passed("x", "x"), Passed("w", "w"))
+    assert part.hierarchy.calls[0].received == (BoundTensor("x", "x"), BoundTensor("w", "w"))
 
 
 # -- the report -------------------------------------------------------------------------------------------
@@ -288,8 +291,8 @@ def test_the_report_says_that_nothing_is_recorded(pair: Path) -> None:
 def test_json_has_what_was_received_and_returned(pair: Path) -> None:
     found = json.loads(CliRunner().invoke(cli, ["extract", "model.onnx", "block", "-o", "part.onnx", "--json"]).stdout)
     producer = {"name": "p", "op_type": "Neg", "module": "", "call": 0}
-    assert found["unreceived"] == [{"name": "p", "arguments": [], "producer": producer}]
+    assert found["undeclared_inputs"] == [{"name": "p", "arguments": [], "producer": producer}]
     assert [item["arguments"] for item in found["inputs"]] == [["right"], []]
     assert found["results"] == [{"name": "t", "places": ["0"]}, {"name": "s", "places": []}]
-    assert (found["lost_arguments"], found["held_arguments"], found["fused_with"]) == (["left"], [], [])
+    assert (found["lost_arguments"], found["constant_arguments"], found["fused_with"]) == (["left"], [], [])
     assert found["recorded"] is True

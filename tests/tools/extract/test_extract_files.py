@@ -159,7 +159,7 @@ def test_the_command_tells_what_it_wrote(bert: Path) -> None:
 def test_the_command_writes_json(bert: Path) -> None:
     found = json.loads(run("encoder.layer.1", "-o", "layer.onnx", "--json").stdout)
     assert found["model"] == "layer.onnx"
-    assert (found["module"], found["call"], found["unreceived"]) == ("encoder.layer.1", 0, [])
+    assert (found["module"], found["call"], found["undeclared_inputs"]) == ("encoder.layer.1", 0, [])
     assert found["shared_operations"][0]["calls"] == [
         {"module": f"encoder.layer.{n}.attention.self", "call": 0} for n in (0, 1)
     ]

@@ -92,8 +92,8 @@ def test_inputs_are_arguments_or_listed(made: Made) -> None:
         assert part.recorded == (call.received is not None)
         for item in part.inputs:
             assert received.issuperset(item.arguments)
-            assert bool(item.arguments) == (item not in part.unreceived) or not part.recorded
+            assert bool(item.arguments) == (item not in part.undeclared_inputs) or not part.recorded
         own = {node.output for node in part.operations}
         made_and_returned = {item.tensor for item in call.returned or () if item.tensor in own}
-        kept = {node.output for node in part.operations if node not in part.brought_operations}
+        kept = {node.output for node in part.operations if node not in part.pulled_in_nodes}
         assert made_and_returned & kept <= set(part.outputs)

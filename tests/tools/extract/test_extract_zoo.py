@@ -129,7 +129,7 @@ def test_parts_that_differ_from_their_calls_are_known(name: str, exporter: str) 
         (UNSEEN, verdicts.unseen),
         (FUSED, verdicts.fused),
         (EXTRA, verdicts.extra),
-        (UNRECEIVED, verdicts.unreceived),
+        (UNRECEIVED, verdicts.undeclared_inputs),
         (UNRECORDED, verdicts.unrecorded),
         (UNKNOWN, verdicts.unknown),
     ):
@@ -161,7 +161,9 @@ def test_the_parts_of_a_call_compose_to_it(name: str, exporter: str) -> None:
 def test_a_call_without_nodes_is_told_truly(name: str, exporter: str) -> None:
     checked = check(name, exporter)
     for call in checked.extractor.hierarchy.calls:
-        if checked.extractor.find(call.id) is None and "passes its input" in checked.extractor.describe_fate(call.id):
+        if checked.extractor.find(call.id) is None and "passes its input" in checked.extractor.explain_no_nodes(
+            call.id
+        ):
             record = checked.eager.calls[call.id]
             assert all(any(np.array_equal(a, b) for b in record.received) for a in record.returned), call.id
 
@@ -242,5 +244,5 @@ def test_parts_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_p
     assert checked.find_misfits() == []
     assert not verdicts.foreign
     known = UNRECEIVED | UNRECEIVED_AT_OTHER_SIZES
-    assert len(verdicts.unreceived) == known.get(f"{name}-{exporter}", 0)
+    assert len(verdicts.undeclared_inputs) == known.get(f"{name}-{exporter}", 0)
     assert len(verdicts.unknown) == UNKNOWN_AT_OTHER_SIZES.get(f"{name}-{exporter}", 0)

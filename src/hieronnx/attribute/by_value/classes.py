@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from hieronnx.attribute.by_value.trace import Prints, Trace
 from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distance
 
-__all__ = ["Classes", "classify", "far", "far_in_order"]
-
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
 _SAME = 3e-6
 _STEPS = (2e-4, 1e-2, 5e-2)

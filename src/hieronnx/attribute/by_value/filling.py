@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hieronnx.attribute.by_value.matching import COPIES
-from hieronnx.attribute.by_value.scene import Found, Scene
+from hieronnx.attribute.by_value.projection import Found, Projection
 from hieronnx.graph.view import NO_TENSOR
-
-__all__ = ["Filler"]
 
 _MANY = 64
 
@@ -20,7 +18,7 @@ _MANY = 64
 class Filler:
     """Fills what a match by value left open, from what it found."""
 
-    def __init__(self, scene: Scene, varying: Sequence[int]) -> None:
+    def __init__(self, scene: Projection, varying: Sequence[int]) -> None:
         self._scene = scene
         self._trace, self._classes, self._nodes = scene.trace, scene.classes, scene.view.nodes
         tensors = set(varying)

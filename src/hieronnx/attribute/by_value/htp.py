@@ -13,24 +13,22 @@ from typing import Any
 from torch import nn
 
 from hieronnx.attribute.by_value.classes import Classes, classify
+from hieronnx.attribute.by_value.file_run import FileRun, choose_feeds, record_file
 from hieronnx.attribute.by_value.inputs import InputSet, list_choices, name_arguments, vary
-from hieronnx.attribute.by_value.lacking import find_foreign, find_missing
+from hieronnx.attribute.by_value.mismatch import modules_not_in_file, unknown_weights
 from hieronnx.attribute.by_value.names import add_names
 from hieronnx.attribute.by_value.parameters import add_parameters, find_readers
 from hieronnx.attribute.by_value.projecting import project
-from hieronnx.attribute.by_value.scene import Scene
-from hieronnx.attribute.by_value.seen import Seen, choose_feeds, see_tensors
+from hieronnx.attribute.by_value.projection import Projection
 from hieronnx.attribute.by_value.trace import Trace, trace_runs
 from hieronnx.attribute.projected import Projected
-from hieronnx.attribute.weights import ModuleTable, weigh
+from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.capture.modules import parameter_names
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.values import is_constant
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import Attribution, CallId, CallTree
 from hieronnx.runtime.sessions import open_runner
-
-__all__ = ["attribute_htp"]
 
 
 def attribute_htp(
@@ -54,9 +52,9 @@ def attribute_htp(
     varying = _find_varying(view)
     trace, seen, classes = _compare(trace, _see(opened, model, view, trace, sets), view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
-    scene = Scene(view, trace, classes, seen.prints)
+    scene = Projection(view, trace, classes, seen.prints)
     nodes = project(scene, tree, varying)
-    weights = weigh(opened, model, view, ModuleTable.of(model))
+    weights = compare_weights(opened, model, view, ModuleTable.of(model))
     readers = find_readers(trace, parameter_names(model))
     contradictions = add_parameters(view, nodes, weights.held, readers, tree, seen.prints)
     contradictions += add_names(view, nodes, trace.sites, tree)
@@ -65,15 +63,15 @@ def attribute_htp(
         nodes=nodes,
         initializers=weights.held,
         unmatched=_find_unmatched(trace, classes, nodes),
-        missing=find_missing(scene, nodes, weights),
-        foreign=len(find_foreign(view, classes, weights.strange, frozenset(varying))),
+        missing=modules_not_in_file(scene, nodes, weights),
+        foreign=len(unknown_weights(view, classes, weights.strange, frozenset(varying))),
         agreement=classes.agreement,
         contradictions=contradictions,
         input_sets=trace.sets,
     )
 
 
-def _compare(trace: Trace, seen: Seen, view: View, varying: Sequence[int]) -> tuple[Trace, Seen, Classes]:
+def _compare(trace: Trace, seen: FileRun, view: View, varying: Sequence[int]) -> tuple[Trace, FileRun, Classes]:
     """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
 
     Nobody gave the other sets: numbers that must be sorted, say, are not.
@@ -90,14 +88,14 @@ def _compare(trace: Trace, seen: Seen, view: View, varying: Sequence[int]) -> tu
     return trace, seen, classes
 
 
-def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: Sequence[InputSet]) -> Seen:
+def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: Sequence[InputSet]) -> FileRun:
     """Run the file on the sets of inputs that the run was made on."""
     arguments = [name_arguments(model, *inputs) for inputs in sets[: trace.sets]]
     outputs = [trace.prints[value][0] for value in trace.outputs if value in trace.prints]
     with open_runner(opened) as runner:
         ways = list_choices(runner.inputs, arguments[0], opened.name)
         feed = choose_feeds(runner, ways, arguments[0], outputs)
-        return see_tensors(runner, view, [feed(one) for one in arguments])
+        return record_file(runner, view, [feed(one) for one in arguments])
 
 
 def _find_varying(view: View) -> list[int]:

@@ -16,8 +16,6 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_map
 from hieronnx.errors import HieronnxError
 from hieronnx.runtime.sessions import Array, FileInput
 
-__all__ = ["InputSet", "array_of", "list_choices", "name_arguments", "vary"]
-
 InputSet: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments by position and by name."""
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from hieronnx.attribute.by_value.classes import far_in_order
 from hieronnx.attribute.by_value.trace import Prints
 
-__all__ = ["Layouts"]
-
 
 class Layouts:
     """Compares the layouts of the run's values and of the file's tensors."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from hieronnx.attribute.by_value.scene import Found, Scene
-
-__all__ = ["COPIES", "Matcher"]
+from hieronnx.attribute.by_value.projection import Found, Projection
 
 COPIES = frozenset({"Cast", "CastLike", "Identity"})
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
@@ -20,7 +18,7 @@ _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
 class Matcher:
     """Walks the nodes of a file in order, and finds the operations whose work each does."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Projection) -> None:
         self._scene = scene
         self._trace, self._classes, self._origins = scene.trace, scene.classes, scene.origins
         self._layouts = scene.layouts

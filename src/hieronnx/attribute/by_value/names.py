@@ -10,8 +10,6 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId, CallTree
 from hieronnx.hierarchy.tags import CallSite
 
-__all__ = ["add_names"]
-
 
 def add_names(
     view: View, nodes: list[Attribution | None], sites: Sequence[CallSite], tree: CallTree

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from hieronnx.attribute.by_value.classes import Classes
 from hieronnx.attribute.by_value.trace import Trace
 
-__all__ = ["Origins"]
-
 
 class Origins:
     """The values of a run, those told apart that were computed and those that were only moved.

@@ -10,8 +10,6 @@ from hieronnx.attribute.projected import Contradiction, HeldParameter
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId, CallTree
 
-__all__ = ["add_parameters", "find_readers"]
-
 
 def add_parameters(
     view: View,

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from hieronnx.attribute.by_value.filling import Filler
 from hieronnx.attribute.by_value.matching import Matcher
-from hieronnx.attribute.by_value.scene import Found, Scene
+from hieronnx.attribute.by_value.projection import Found, Projection
 from hieronnx.hierarchy.records import Attribution, CallTree
 
-__all__ = ["project"]
 
-
-def project(scene: Scene, tree: CallTree, varying: Sequence[int]) -> list[Attribution | None]:
+def project(scene: Projection, tree: CallTree, varying: Sequence[int]) -> list[Attribution | None]:
     """Attribute every node of a file that there is evidence for.
 
     Args:
@@ -25,7 +23,7 @@ def project(scene: Scene, tree: CallTree, varying: Sequence[int]) -> list[Attrib
     return [None if found is None else _attribute(scene, found, tree) for found in scene.found]
 
 
-def _attribute(scene: Scene, found: Found, tree: CallTree) -> Attribution:
+def _attribute(scene: Projection, found: Found, tree: CallTree) -> Attribution:
     evidence = "near" if scene.classes.near and found.evidence == "value" else found.evidence
     scopes = scene.scopes(found.ops)
     if found.merged:

@@ -14,8 +14,6 @@ from hieronnx.capture.eager import EagerLog, OpRecord, log_eager
 from hieronnx.hierarchy.tags import CallSite
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 
-__all__ = ["Prints", "Trace", "trace_runs"]
-
 Prints: TypeAlias = tuple[Fingerprint, ...]
 """The fingerprints of one tensor, one for each set of inputs."""
 

@@ -8,8 +8,6 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-__all__ = ["fold_literals"]
-
 # What exporters compute with sizes and axes, which are short lists of whole numbers.
 _FOLDED = """
     Abs Add Cast Concat Equal Gather Identity Max Min Mod Mul Neg Range Reshape Slice Squeeze Sub Unsqueeze Where

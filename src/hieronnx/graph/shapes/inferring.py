@@ -12,8 +12,6 @@ from hieronnx.graph.shapes.folding import fold_literals
 from hieronnx.graph.shapes.stand_ins import replace_node
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, node_bodies, walk_nodes
 
-__all__ = ["infer_types"]
-
 _LONGEST_SHAPE = 1 << 18
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 

@@ -13,8 +13,6 @@ from types import MappingProxyType
 import onnx
 from onnx import helper
 
-__all__ = ["replace_node"]
-
 _RUNTIME = "com.microsoft"
 _BLOCKED = "com.microsoft.nchwc"
 

@@ -12,11 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATE, NumberedGraph, Numbers, Side, number_graph
+from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Numbers, Side, number_graph
 from hieronnx.match.align.sequences import align_sequences, group, group_pairs, longest_rising
-from hieronnx.match.align.settling import Settler
-
-__all__ = ["Alignment", "Preference", "pair_ends"]
+from hieronnx.match.align.settling import TieBreaker
 
 
 def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
@@ -63,8 +61,8 @@ class Alignment:
         numbered: dict[tuple[int, int], NumberedGraph],
     ) -> None:
         self.a, self.b, self.numbers, self.preference, self.numbered = a, b, numbers, preference, numbered
-        self.mates_a = [NO_MATE] * len(a.view.nodes)
-        self.mates_b = [NO_MATE] * len(b.view.nodes)
+        self.match_in_b = [NO_MATCH] * len(a.view.nodes)
+        self.match_in_a = [NO_MATCH] * len(b.view.nodes)
         self.graphs: dict[int, int] = {}
         """For each graph of B the graph of A that it was aligned with."""
 
@@ -85,8 +83,8 @@ class Alignment:
     def _body_pairs(self, graph_a: int) -> list[tuple[int, int]]:
         pairs = []
         for index in self.a.nodes[graph_a]:
-            bodies, mate = self.a.view.nodes[index].bodies, self.mates_a[index]
-            if bodies and mate != NO_MATE:
+            bodies, mate = self.a.view.nodes[index].bodies, self.match_in_b[index]
+            if bodies and mate != NO_MATCH:
                 others = {self.b.view.graphs[g].label: g for g in self.b.view.nodes[mate].bodies}
                 labels = ((g, self.a.view.graphs[g].label) for g in bodies)
                 pairs += [(g, others[label]) for g, label in labels if label in others]
@@ -108,7 +106,7 @@ class _GraphAlignment:
 
     def __init__(self, whole: Alignment, graph_a: int, graph_b: int) -> None:
         self.whole = whole
-        self.mates_a, self.mates_b = whole.mates_a, whole.mates_b
+        self.match_in_b, self.match_in_a = whole.match_in_b, whole.match_in_a
         a, b = whole.a, whole.b
         self.given = pair_ends(a, a.inputs(graph_a), b, b.inputs(graph_b))
         """Pairs of tensors that come from outside: inputs, and what is captured."""
@@ -163,8 +161,8 @@ class _GraphAlignment:
             place = side.input_places.get(tensor)
             return ("undefined", side.view.names[tensor]) if place is None else ("input", known, place)
         position = side.places[tensor]
-        mate = self.mates_b[producer] if which else producer
-        if mate == NO_MATE or (not which and self.mates_a[producer] == NO_MATE):
+        mate = self.match_in_a[producer] if which else producer
+        if mate == NO_MATCH or (not which and self.match_in_b[producer] == NO_MATCH):
             return "alone", which, producer, position
         return "node", mate, position
 
@@ -190,14 +188,14 @@ class _GraphAlignment:
         self._spread(operators)
         self._pair_copies(lambda g, n: g.around[n])
         self._pair_copies(lambda g, n: g.up[n])
-        settler = Settler(self.a, self.b, self.mates_a, self.mates_b, self.ends)
-        settler.settle_twins()
+        settler = TieBreaker(self.a, self.b, self.match_in_b, self.match_in_a, self.ends)
+        settler.swap_equal_nodes()
         if not self.whole.preference.output_names:
             settler.move_upstream()
         self._spread_all(signatures)
 
     def _pair(self, a: int, b: int) -> None:
-        self.mates_a[a], self.mates_b[b] = b, a
+        self.match_in_b[a], self.match_in_a[b] = b, a
         self.lone[0] -= 1
         self.lone[1] -= 1
         self.new.append((a, b))
@@ -218,8 +216,8 @@ class _GraphAlignment:
         """Return the nodes without mates that have the same key, of both sides."""
         if not all(self.lone):
             return []
-        free = group((n for n in self.a.order if self.mates_a[n] == NO_MATE), lambda n: key(self.a, n))
-        others = group((n for n in self.b.order if self.mates_b[n] == NO_MATE), lambda n: key(self.b, n))
+        free = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), lambda n: key(self.a, n))
+        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), lambda n: key(self.b, n))
         return [(nodes, others[value]) for value, nodes in free.items() if value is not None and value in others]
 
     # Spreading -------------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class _GraphAlignment:
                 self._pair_readers(of_a, of_b, key)
 
     def _spread_all(self, key: Callable[[Side, int], Hashable]) -> None:
-        self.new = deque((n, m) for n in self.a.order if (m := self.mates_a[n]) != NO_MATE)
+        self.new = deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
         self._spread(key)
 
     def _pair_producers(self, a: int, b: int, key: Callable[[Side, int], Hashable]) -> None:
@@ -259,7 +257,7 @@ class _GraphAlignment:
             return
         side_a, side_b = self.whole.a, self.whole.b
         a, b = side_a.view.producers[of_a], side_b.view.producers[of_b]
-        if a is None or b is None or self.mates_a[a] != NO_MATE or self.mates_b[b] != NO_MATE:
+        if a is None or b is None or self.match_in_b[a] != NO_MATCH or self.match_in_a[b] != NO_MATCH:
             return
         node_a, node_b = side_a.view.nodes[a], side_b.view.nodes[b]
         here = node_a.graph == self.a.graph and node_b.graph == self.b.graph
@@ -267,8 +265,8 @@ class _GraphAlignment:
             self._pair(a, b)
 
     def _pair_readers(self, of_a: int, of_b: int, key: Callable[[Side, int], Hashable]) -> None:
-        uses_a = [use for use in self.a.uses.get(of_a, ()) if self.mates_a[use[0]] == NO_MATE]
-        uses_b = [use for use in self.b.uses.get(of_b, ()) if self.mates_b[use[0]] == NO_MATE]
+        uses_a = [use for use in self.a.uses.get(of_a, ()) if self.match_in_b[use[0]] == NO_MATCH]
+        uses_b = [use for use in self.b.uses.get(of_b, ()) if self.match_in_a[use[0]] == NO_MATCH]
         if not uses_a or not uses_b:
             return
         free = group(uses_a, lambda use: (key(self.whole.a, use[0]), use[1]))
@@ -277,7 +275,7 @@ class _GraphAlignment:
             found = others.get(value, ())
             if len(readers) == len(found) == 1:
                 (a, _), (b, _) = readers[0], found[0]
-                if self.mates_a[a] == self.mates_b[b] == NO_MATE:  # it may read the tensor at two places
+                if self.match_in_b[a] == self.match_in_a[b] == NO_MATCH:  # it may read the tensor at two places
                     self._pair(a, b)
 
     # In order --------------------------------------------------------------------------------------------
@@ -293,13 +291,13 @@ class _GraphAlignment:
 
     def _find_gaps(self) -> Iterable[tuple[list[int], list[int]]]:
         place = {n: position for position, n in enumerate(self.b.order)}
-        paired = [(i, place[m]) for i, n in enumerate(self.a.order) if (m := self.mates_a[n]) != NO_MATE]
+        paired = [(i, place[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
         fixed = [paired[position] for position in longest_rising([j for _, j in paired])]
         gaps = []
         start_a = start_b = 0
         for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
-            left_a = [n for n in self.a.order[start_a:end_a] if self.mates_a[n] == NO_MATE]
-            left_b = [n for n in self.b.order[start_b:end_b] if self.mates_b[n] == NO_MATE]
+            left_a = [n for n in self.a.order[start_a:end_a] if self.match_in_b[n] == NO_MATCH]
+            left_b = [n for n in self.b.order[start_b:end_b] if self.match_in_a[n] == NO_MATCH]
             if left_a and left_b:
                 gaps.append((left_a, left_b))
             start_a, start_b = end_a + 1, end_b + 1

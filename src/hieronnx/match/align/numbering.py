@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
-__all__ = ["NO_MATE", "NumberedGraph", "Numbers", "Side", "given_inputs", "number_graph"]
-
-NO_MATE = -1
+NO_MATCH = -1
 # Where others have the position of an input; of what is captured, the number of how it is used is taken off.
 _GRAPH_OUTPUT, _CAPTURED = -1, -2
 _IN_A_CYCLE = -1

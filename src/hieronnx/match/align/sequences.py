@@ -8,8 +8,6 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TypeVar
 
-__all__ = ["align_sequences", "exchange_partners", "group", "group_pairs", "longest_rising"]
-
 T = TypeVar("T")
 
 # Up to so many insertions and deletions the exact answer is looked for; its cost grows with their square.

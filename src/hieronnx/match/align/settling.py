@@ -6,29 +6,27 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATE, NumberedGraph, Side
+from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Side
 from hieronnx.match.align.sequences import exchange_partners, group, group_pairs
 
-__all__ = ["Settler"]
 
-
-class Settler:
+class TieBreaker:
     """Exchanges mates within one pair of graphs."""
 
     def __init__(
         self,
         a: NumberedGraph,
         b: NumberedGraph,
-        mates_a: list[int],
-        mates_b: list[int],
+        match_in_b: list[int],
+        match_in_a: list[int],
         ends: Sequence[tuple[int, int]],
     ) -> None:
-        self._a, self._b, self._mates_a, self._mates_b = a, b, mates_a, mates_b
+        self._a, self._b, self._mates_a, self._mates_b = a, b, match_in_b, match_in_a
         self._ends = group_pairs(ends)
 
-    def settle_twins(self) -> None:
+    def swap_equal_nodes(self) -> None:
         """Let nodes that compute the same exchange their mates, so that most of their readers' mates read the mate."""
-        alike = group((n for n in self._b.order if self._mates_b[n] == NO_MATE), self._b.up.__getitem__)
+        alike = group((n for n in self._b.order if self._mates_b[n] == NO_MATCH), self._b.up.__getitem__)
         for number, twins in group(self._a.order, self._a.up.__getitem__).items():
             lone = alike.get(number, ())
             if len(twins) + len(lone) > 1:
@@ -44,18 +42,18 @@ class Settler:
 
     def _move_upstream(self, graph: NumberedGraph, mates: list[int], other: Side, mates_back: list[int]) -> None:
         side = graph.side
-        for node in [n for n in reversed(graph.order) if mates[n] == NO_MATE]:
+        for node in [n for n in reversed(graph.order) if mates[n] == NO_MATCH]:
             readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
             read = {self._find_feeder(other, mates[reader], position) for reader, position in readers}
             for follower, _ in readers:
                 mate = mates[follower]
-                if mate != NO_MATE and mate in read and side.signatures[follower] == side.signatures[node]:
-                    mates[node], mates[follower], mates_back[mate] = mate, NO_MATE, node
+                if mate != NO_MATCH and mate in read and side.signatures[follower] == side.signatures[node]:
+                    mates[node], mates[follower], mates_back[mate] = mate, NO_MATCH, node
                     break
 
     def _find_feeder(self, side: Side, reader: int, position: int) -> int | None:
         """Return the node that feeds a reader at a position."""
-        inputs = () if reader == NO_MATE else side.view.nodes[reader].inputs
+        inputs = () if reader == NO_MATCH else side.view.nodes[reader].inputs
         tensor = inputs[position] if 0 <= position < len(inputs) else NO_TENSOR
         return None if tensor == NO_TENSOR else side.view.producers[tensor]
 
@@ -64,14 +62,14 @@ class Settler:
         for twin, mate, weight in self._votes(twins):
             votes[twin, mate] += weight
         pairs: list[tuple[int | None, int | None]] = [
-            (twin, None if self._mates_a[twin] == NO_MATE else self._mates_a[twin]) for twin in twins
+            (twin, None if self._mates_a[twin] == NO_MATCH else self._mates_a[twin]) for twin in twins
         ]
         pairs += [(None, node) for node in lone]
         for a, b in exchange_partners(pairs, votes):
             if a is not None:
-                self._mates_a[a] = NO_MATE if b is None else b
+                self._mates_a[a] = NO_MATCH if b is None else b
             if b is not None:
-                self._mates_b[b] = NO_MATE if a is None else a
+                self._mates_b[b] = NO_MATCH if a is None else a
 
     def _votes(self, twins: Sequence[int]) -> Iterator[tuple[int, int, float]]:
         """Yield for each use of a twin's output the node of B that is used there, and what that says.
@@ -85,7 +83,7 @@ class Settler:
             for place, tensor in enumerate(nodes[twin].outputs):
                 for reader, position in self._a.uses.get(tensor, ()):
                     mate = self._mates_a[reader]
-                    inputs = () if mate == NO_MATE else self._b.side.view.nodes[mate].inputs
+                    inputs = () if mate == NO_MATCH else self._b.side.view.nodes[mate].inputs
                     if 0 <= position < len(inputs):
                         if reader not in weights:
                             weights[reader] = 1 / sum(t in own for t in nodes[reader].inputs)
@@ -96,4 +94,4 @@ class Settler:
         """Return the node of B that makes a tensor as its output at a place."""
         view = self._b.side.view
         maker = None if tensor == NO_TENSOR else view.producers[tensor]
-        return maker if maker is not None and self._b.side.places[tensor] == place else NO_MATE
+        return maker if maker is not None and self._b.side.places[tensor] == place else NO_MATCH

@@ -16,8 +16,6 @@ from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode, a
 from hieronnx.match.align.numbering import Numbers, Side
 from hieronnx.tools.compare.result import Difference
 
-__all__ = ["describe_signature", "make_side"]
-
 _ABSENT = "(none)"
 _FEW = 8
 

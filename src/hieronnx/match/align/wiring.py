@@ -8,16 +8,14 @@ from itertools import chain
 
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.match.align.alignment import Alignment, pair_ends
-from hieronnx.match.align.numbering import NO_MATE, Side
-
-__all__ = ["Wiring"]
+from hieronnx.match.align.numbering import NO_MATCH, Side
 
 
 class _LoneRegions:
     """The nodes of one side that have no mate, joined where one feeds the other."""
 
     def __init__(self, side: Side, mates: Sequence[int]) -> None:
-        self._above: dict[int, int] = {index: index for index, mate in enumerate(mates) if mate == NO_MATE}
+        self._above: dict[int, int] = {index: index for index, mate in enumerate(mates) if mate == NO_MATCH}
         self._side = side
         for index in self._above:
             for tensor in side.view.reads(index):
@@ -48,8 +46,8 @@ class Wiring:
     def __init__(self, alignment: Alignment) -> None:
         self.alignment = alignment
         self.a, self.b = alignment.a, alignment.b
-        self._lone_a = _LoneRegions(self.a, alignment.mates_a)
-        self._lone_b = _LoneRegions(self.b, alignment.mates_b)
+        self._lone_a = _LoneRegions(self.a, alignment.match_in_b)
+        self._lone_b = _LoneRegions(self.b, alignment.match_in_a)
         self.mates: dict[int, int] = {}
         """For each tensor of A the tensor of B."""
         self.mates_back: dict[int, int] = {}
@@ -59,7 +57,7 @@ class Wiring:
 
     def node_pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the pairs of nodes."""
-        return ((a, b) for a, b in enumerate(self.alignment.mates_a) if b != NO_MATE)
+        return ((a, b) for a, b in enumerate(self.alignment.match_in_b) if b != NO_MATCH)
 
     def output_pairs(self) -> Iterator[tuple[int, int, int]]:
         """Yield the pairs of outputs of graphs, each with its graph in B."""

@@ -14,8 +14,6 @@ import onnx
 from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.wire import read_skeleton
 
-__all__ = ["Feeds", "check_feeds", "draw_feeds", "read_feeds", "read_inputs"]
-
 Feeds: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """One run's inputs by name."""
 

@@ -13,8 +13,6 @@ import onnx
 from hieronnx.files.wire import find_locations
 from hieronnx.graph.view import body_key
 
-__all__ = ["Copy", "copy_for_tool"]
-
 
 class Copy(NamedTuple):
     """A copy of a model, the names of chosen nodes in it, and how many nodes got a name of their own for that."""

@@ -16,8 +16,6 @@ from hieronnx.files.staging import staging
 from hieronnx.files.wire import read_locations
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 
-__all__ = ["data_name", "has_external_data", "reporting_failures", "save_model", "working_folder"]
-
 _LARGE = 3 << 29  # tools need room: the most that one file can have is 2 GB
 
 

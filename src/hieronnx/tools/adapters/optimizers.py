@@ -11,8 +11,6 @@ from hieronnx.errors import ExportError, require
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.tools.adapters.files import data_name, has_external_data, save_model
 
-__all__ = ["OPTIMIZERS"]
-
 _FATAL_ONLY = 4
 
 

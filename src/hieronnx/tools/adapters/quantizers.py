@@ -16,8 +16,6 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.tools.adapters.calibration import Feeds
 from hieronnx.tools.adapters.files import data_name, has_external_data
 
-__all__ = ["QUANTIZERS"]
-
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
 

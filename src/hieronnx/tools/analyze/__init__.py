@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from hieronnx.tools.analyze.counting import analyze
-from hieronnx.tools.analyze.result import Analysis
+from hieronnx.tools.analyze.result import AnalysisResult
 
-__all__ = ["Analysis", "analyze"]
+__all__ = ["AnalysisResult", "analyze"]

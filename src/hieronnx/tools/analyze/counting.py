@@ -13,14 +13,12 @@ from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike, first_output, function_key, view_model, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of
 from hieronnx.hierarchy.records import CONFIDENCE, CallId, Hierarchy, Node
-from hieronnx.hierarchy.rows import Lines, label_call, lay_out
+from hieronnx.hierarchy.rows import TreeRows, label_call, select_rows
 from hieronnx.hierarchy.thresholds import read_thresholds
 from hieronnx.tools.analyze.holdings import Holding, find_holdings, hold_by_call
 from hieronnx.tools.analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
-from hieronnx.tools.analyze.result import Analysis, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
+from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import Shapes
-
-__all__ = ["Analysis", "analyze"]
 
 _NAMED = 3
 """So many functions are named in a note."""
@@ -37,7 +35,7 @@ def analyze(
     dims: Mapping[str, int] | None = None,
     all_calls: bool = False,
     tensors: bool = False,
-) -> Analysis:
+) -> AnalysisResult:
     """Count what a model is made of; any ONNX model will do, and no weights are read.
 
     Args:
@@ -64,12 +62,12 @@ def analyze(
     hierarchy = opened.hierarchy
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, opened.model)
-    lines = None if hierarchy is None else lay_out(hierarchy, pattern=module, all_calls=all_calls)
+    lines = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
     located = _locate(opened.model, hierarchy)
     nodes, notes = _describe_nodes(opened.model, list(_choose(located, lines, filters)), dims or {}, hierarchy)
     scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
     holdings = find_holdings(opened.model, hierarchy, scopes)
-    return Analysis(
+    return AnalysisResult(
         name=opened.name,
         hierarchy=hierarchy,
         filters=filters,
@@ -125,7 +123,7 @@ def _locate(model: ir.Model, hierarchy: Hierarchy | None) -> list[_Located]:
     return [_Located(graph, node, output, known.get((graph, output))) for graph, node, output in named]
 
 
-def _choose(located: Sequence[_Located], lines: Lines | None, filters: Mapping[str, str]) -> Iterator[_Located]:
+def _choose(located: Sequence[_Located], lines: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Located]:
     """Yield the nodes that were asked for."""
     category, op, evidence = filters.get("category"), filters.get("op"), filters.get("evidence")
     if op is not None:
@@ -148,7 +146,7 @@ def _operator_names(located: Sequence[_Located]) -> list[str]:
     return sorted({op_type for _, op_type in kinds} | {f"{domain}::{op_type}" for domain, op_type in kinds if domain})
 
 
-def _find_inside(lines: Lines) -> set[CallId]:
+def _find_inside(lines: TreeRows) -> set[CallId]:
     """Return the calls in the regions of those that were asked for."""
     inside: set[CallId] = set()
     for call in lines.hierarchy.calls:
@@ -326,7 +324,7 @@ def _share(nodes: Iterable[AnalyzedNode], limits: Mapping[str, float], known: bo
 # -- modules ----------------------------------------------------------------------------------------------
 
 
-def _make_lines(lines: Lines, nodes: Iterable[AnalyzedNode], holdings: Sequence[Holding]) -> Iterator[ModuleLine]:
+def _make_lines(lines: TreeRows, nodes: Iterable[AnalyzedNode], holdings: Sequence[Holding]) -> Iterator[ModuleLine]:
     """Yield the lines in the order of a tree."""
     hierarchy = lines.hierarchy
     own, total = _count_lines(lines, nodes)
@@ -354,7 +352,7 @@ def _make_lines(lines: Lines, nodes: Iterable[AnalyzedNode], holdings: Sequence[
 
 
 def _count_lines(
-    lines: Lines, nodes: Iterable[AnalyzedNode]
+    lines: TreeRows, nodes: Iterable[AnalyzedNode]
 ) -> tuple[Mapping[CallId, _Counter], Mapping[CallId, _Counter]]:
     """Count the nodes of each line: its own, and all of its region."""
     own: dict[CallId, _Counter] = defaultdict(_Counter)
@@ -371,7 +369,7 @@ def _count_lines(
     return own, total
 
 
-def _arrange(lines: Lines) -> Iterator[tuple[CallId, int | None, int | None]]:
+def _arrange(lines: TreeRows) -> Iterator[tuple[CallId, int | None, int | None]]:
     """Yield each line that is shown, the position of the one above it, and its level below the root or a match."""
     waiting: list[tuple[CallId, int | None, int | None]] = [(lines.hierarchy.calls[0].id, None, None)]
     position = 0

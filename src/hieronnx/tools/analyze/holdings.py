@@ -12,8 +12,6 @@ import onnx_ir as ir
 
 from hieronnx.hierarchy.records import CallId, Hierarchy
 
-__all__ = ["Holding", "find_holdings", "hold_by_call"]
-
 
 @dataclass(frozen=True, slots=True)
 class Holding:

@@ -14,8 +14,6 @@ from typing import Any, TypeAlias
 
 from hieronnx.hierarchy.categories import DOMAINS, OPERATORS
 
-__all__ = ["Operation", "Shape", "count_multiply_adds", "needs_shapes"]
-
 Shape: TypeAlias = tuple[int, ...]
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from hieronnx.hierarchy.records import Call, Hierarchy, Node
 
-__all__ = ["Analysis", "AnalyzedNode", "CategoryShare", "ModuleLine", "Tally", "TensorUse"]
-
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedNode:
@@ -119,7 +117,7 @@ class TensorUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
+class AnalysisResult:
     """What a model is made of.
 
     Attributes:

@@ -12,8 +12,6 @@ from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.view import walk_nodes
 
-__all__ = ["Shapes"]
-
 _Sizes: TypeAlias = tuple[int | None, ...]
 
 

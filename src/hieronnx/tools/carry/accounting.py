@@ -10,8 +10,6 @@ from hieronnx.tools.carry.result import LostCall, RewrittenNodes
 from hieronnx.tools.carry.transfer import Transfer
 from hieronnx.tools.carry.views import Pair
 
-__all__ = ["INSERTED", "REWRITTEN", "UNTOUCHED", "find_lost", "group_rewritten", "judge_nodes"]
-
 UNTOUCHED, REWRITTEN, INSERTED = "untouched", "rewritten", "inserted"
 
 

@@ -20,8 +20,6 @@ from hieronnx.tools.carry.result import CarryResult
 from hieronnx.tools.carry.transfer import Transfer, transfer
 from hieronnx.tools.carry.views import Pair, open_pair, run_pair
 
-__all__ = ["carry", "carry_made"]
-
 _WEAK = frozenset({"name", "dataflow", "root"})
 _MANY = 0.1
 
@@ -83,7 +81,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
         )
 
 
-def carry_made(original: ModelLike, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
+def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
     """Carry a hierarchy onto a temporary file that a tool just made of the model, and write that to its place.
 
     Raises:

@@ -17,8 +17,6 @@ from hieronnx.files.contents import Contents
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 
-__all__ = ["Agreement", "compare_contents"]
-
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 _BYTES = frozenset(
     dtype

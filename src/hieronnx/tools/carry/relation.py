@@ -11,8 +11,6 @@ from hieronnx.tools.carry.contents import compare_contents
 from hieronnx.tools.carry.transfer import Transfer
 from hieronnx.tools.carry.views import Pair
 
-__all__ = ["check_related", "is_renamed"]
-
 _FEWEST_ELEMENTS = 8  # shapes, axes and scales tell nothing
 _SAME_CONTENT = 0.25  # tools leave nine in ten as they are; models of one seed may begin alike
 _NAMED_ALIKE = 0.1

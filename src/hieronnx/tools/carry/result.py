@@ -8,8 +8,6 @@ from pathlib import Path
 
 from hieronnx.hierarchy.records import CallId, Hierarchy
 
-__all__ = ["CarryResult", "LostCall", "RewrittenNodes"]
-
 
 @dataclass(frozen=True, slots=True)
 class RewrittenNodes:

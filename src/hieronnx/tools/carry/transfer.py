@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Attribution, Call, Hierarchy, Initializer, Passed
+from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Hierarchy, Initializer
 from hieronnx.tools.carry.views import Pair
-
-__all__ = ["Transfer", "transfer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +67,12 @@ def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
     a, b = pair.a, pair.b
     numbers = {(a.graphs[graph].key, a.names[t]): t for t, graph in enumerate(a.tensor_graphs)}
 
-    def move(passed: Passed) -> Passed:
+    def move(passed: BoundTensor) -> BoundTensor:
         number = None if passed.tensor is None else numbers.get((passed.graph, passed.tensor))
         held = None if number is None else carried.tensors[number]
         if held is None:
-            return Passed(passed.name, None)
-        return Passed(passed.name, b.names[held], b.graphs[b.tensor_graphs[held]].key)
+            return BoundTensor(passed.name, None)
+        return BoundTensor(passed.name, b.names[held], b.graphs[b.tensor_graphs[held]].key)
 
     return tuple(
         replace(

@@ -16,8 +16,6 @@ from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View, view_model
 from hieronnx.hierarchy.records import Hierarchy
 
-__all__ = ["Pair", "open_pair", "run_pair"]
-
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -49,11 +47,11 @@ def run_pair(original: ModelLike, transformed: ModelLike, inputs: Mapping[str, A
         HieronnxError: If one cannot be read or run, or the original has no hierarchy.
     """
     require("onnxruntime", "runtime")
-    from hieronnx.match.by_value import fixed_points
+    from hieronnx.match.by_value import match_tensors_by_value
 
     before, after = open_model(original), open_model(transformed)
     pair = _make_pair(before, after)
-    return replace(pair, known=fixed_points(before, after, pair.a, pair.b, inputs))
+    return replace(pair, known=match_tensors_by_value(before, after, pair.a, pair.b, inputs))
 
 
 def _make_pair(before: OpenedModel, after: OpenedModel) -> Pair:

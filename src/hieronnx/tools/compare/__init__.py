@@ -6,11 +6,11 @@ from hieronnx.tools.compare.comparing import compare
 from hieronnx.tools.compare.result import (
     ChangeGroup,
     ComparedNode,
-    Comparison,
+    CompareResult,
     Difference,
     Kind,
     NodeChange,
     ValueChange,
 )
 
-__all__ = ["ChangeGroup", "ComparedNode", "Comparison", "Difference", "Kind", "NodeChange", "ValueChange", "compare"]
+__all__ = ["ChangeGroup", "CompareResult", "ComparedNode", "Difference", "Kind", "NodeChange", "ValueChange", "compare"]

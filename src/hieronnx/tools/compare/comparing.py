@@ -12,9 +12,7 @@ from hieronnx.match.align.signatures import make_side
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
 from hieronnx.tools.compare.places import place_changes
-from hieronnx.tools.compare.result import Comparison
-
-__all__ = ["compare"]
+from hieronnx.tools.compare.result import CompareResult
 
 # Each gives an alignment, and the smallest edit is the answer; among equally small ones names are the better guide.
 _PREFERENCES = (
@@ -25,7 +23,7 @@ _PREFERENCES = (
 )
 
 
-def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = False) -> Comparison:
+def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = False) -> CompareResult:
     """Compare two ONNX models.
 
     What counts: operators and their versions, attributes, how nodes are connected, inputs and outputs with their
@@ -50,7 +48,7 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
     side_a = _open_side(a, opened_a, numbers, values)
     side_b = _open_side(b, opened_b, numbers, values)
     numbered: dict[tuple[int, int], NumberedGraph] = {}
-    best: tuple[Comparison, Wiring] | None = None
+    best: tuple[CompareResult, Wiring] | None = None
     no_names = _share_no_names(side_a, side_b)
     for preference in _PREFERENCES:
         if no_names and preference.initializer_names:

@@ -9,21 +9,19 @@ import onnx_ir as ir
 
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import NO_TENSOR, attribute_value_key, function_key
-from hieronnx.match.align.numbering import NO_MATE, Side, given_inputs
+from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs
 from hieronnx.match.align.signatures import describe_signature
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.interface import compare_interfaces
-from hieronnx.tools.compare.result import ComparedNode, Comparison, Difference, Kind, NodeChange, ValueChange
-
-__all__ = ["find_differences"]
+from hieronnx.tools.compare.result import ComparedNode, CompareResult, Difference, Kind, NodeChange, ValueChange
 
 
-def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool, values: bool) -> Comparison:
+def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool, values: bool) -> CompareResult:
     """Tell what differs between two aligned models; whether contents of initializers count, the sides know."""
-    return Comparison(
+    return CompareResult(
         a=a.name,
         b=b.name,
-        pairs=sum(mate != NO_MATE for mate in wiring.alignment.mates_a),
+        pairs=sum(mate != NO_MATCH for mate in wiring.alignment.match_in_b),
         nodes=_find_node_changes(wiring, names),
         values=(*compare_interfaces(wiring, a.model, b.model, names=names), *_compare_initializers(wiring, names)),
         functions=_compare_functions(a.model, b.model),
@@ -40,16 +38,16 @@ def _find_node_changes(wiring: Wiring, names: bool) -> tuple[NodeChange, ...]:
     """Return the changes in the order of the files: an added node behind the node that precedes it in B."""
     position = {node: place for place, node in enumerate(wiring.a.view.file_order())}
     found: list[tuple[tuple[int, int], NodeChange]] = []
-    for a, b in enumerate(wiring.alignment.mates_a):
-        if b == NO_MATE:
+    for a, b in enumerate(wiring.alignment.match_in_b):
+        if b == NO_MATCH:
             found.append(((position[a], 0), NodeChange("removed", _describe(wiring.a, a), None)))
         elif differences := tuple(_compare_nodes(wiring, a, b, names)):
             change = NodeChange("changed", _describe(wiring.a, a), _describe(wiring.b, b), differences=differences)
             found.append(((position[a], 0), change))
     preceding = -1
     for place, b in enumerate(wiring.b.view.file_order()):
-        mate = wiring.alignment.mates_b[b]
-        if mate == NO_MATE:
+        mate = wiring.alignment.match_in_a[b]
+        if mate == NO_MATCH:
             found.append(((preceding, 1 + place), NodeChange("added", None, _describe(wiring.b, b))))
         else:
             preceding = position[mate]

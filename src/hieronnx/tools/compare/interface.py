@@ -13,8 +13,6 @@ from hieronnx.match.align.alignment import pair_ends
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.result import Difference, ValueChange
 
-__all__ = ["compare_interfaces"]
-
 _INPUTS_ARE_NO_DEFAULTS = 4
 
 

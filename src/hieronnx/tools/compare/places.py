@@ -10,15 +10,13 @@ from hieronnx.attribute.carried import carry_scopes
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId, Hierarchy
 from hieronnx.match.align.wiring import Wiring
-from hieronnx.tools.compare.result import Comparison, NodeChange
-
-__all__ = ["place_changes"]
+from hieronnx.tools.compare.result import CompareResult, NodeChange
 
 _Key: TypeAlias = tuple[str, str]
 _Place: TypeAlias = tuple[CallId, str, tuple[CallId, ...]]
 
 
-def place_changes(comparison: Comparison, wiring: Wiring, a: Hierarchy | None, b: Hierarchy | None) -> Comparison:
+def place_changes(comparison: CompareResult, wiring: Wiring, a: Hierarchy | None, b: Hierarchy | None) -> CompareResult:
     """Return the comparison with the call of each changed node.
 
     A node of a file with a hierarchy has its own; to one without, or where its own is only a fallback, that of the

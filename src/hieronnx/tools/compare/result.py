@@ -9,8 +9,6 @@ from typing import Literal, TypeAlias
 
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["ChangeGroup", "ComparedNode", "Comparison", "Difference", "Kind", "NodeChange", "ValueChange"]
-
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 _ORDER: tuple[Kind, ...] = ("removed", "changed", "added")
 
@@ -91,7 +89,7 @@ class ChangeGroup:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CompareResult:
     """What two ONNX files have in common, and what not.
 
     Attributes:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hieronnx.hierarchy.records import CallId, Passed
+from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.extract.source import Source
-
-__all__ = ["Ends", "name_equals", "read_ends"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ def read_ends(source: Source, call: CallId) -> Ends:
     )
 
 
-def _number(source: Source, passed: Iterable[Passed]) -> dict[int, tuple[str, ...]]:
+def _number(source: Source, passed: Iterable[BoundTensor]) -> dict[int, tuple[str, ...]]:
     found: dict[int, tuple[str, ...]] = {}
     for item in passed:
         tensor = source.find_tensor(item)

@@ -14,17 +14,15 @@ from hieronnx.graph.view import NO_TENSOR, ModelLike
 from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
 from hieronnx.hierarchy.tags import escape
 from hieronnx.hierarchy.targets import find_call, find_calls
-from hieronnx.tools.extract.fates import describe_fate
+from hieronnx.tools.extract.fates import explain_no_nodes
 from hieronnx.tools.extract.find import Part, find_part
 from hieronnx.tools.extract.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
 from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, rename_tensors
-from hieronnx.tools.extract.result import Extraction, HeldArgument, PartInput, PartOutput
+from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
 from hieronnx.tools.extract.shared import find_fused, find_shared
 from hieronnx.tools.extract.source import Source, prepare
 from hieronnx.tools.extract.weights import find_inner_weights, find_weights
 from hieronnx.tools.extract.write import check_output, fill_model, write_part
-
-__all__ = ["Extractor", "extract", "extract_all"]
 
 
 def extract(
@@ -33,7 +31,7 @@ def extract(
     *,
     output: str | os.PathLike[str] | None = None,
     relative_names: bool = False,
-) -> Extraction:
+) -> ExtractResult:
     """Extract one module call from a model, with the weights that it needs and no others read.
 
     Args:
@@ -60,7 +58,7 @@ def extract_all(
     *,
     relative_names: bool = False,
     skipped: Callable[[str], None] = lambda _: None,
-) -> Iterator[Extraction]:
+) -> Iterator[ExtractResult]:
     """Extract every call that a target matches into a folder, each as a file named after it.
 
     Of calls inside one another the outermost is taken. `skipped` is called with a line about each that has no nodes.
@@ -70,7 +68,7 @@ def extract_all(
     """
     extractor = Extractor(onnx, relative_names=relative_names)
     calls = find_calls(extractor.hierarchy, target)
-    empty = {call.id: extractor.describe_fate(call.id) for call in calls if extractor.find(call.id) is None}
+    empty = {call.id: extractor.explain_no_nodes(call.id) for call in calls if extractor.find(call.id) is None}
     if len(empty) == len(calls):
         raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0].id]}")
     place = _make_folder(Path(folder))
@@ -119,11 +117,11 @@ class Extractor:
         """Find the part that a call is; None where the file has no node of it."""
         return find_part(self.source, call)
 
-    def describe_fate(self, call: CallId) -> str:
+    def explain_no_nodes(self, call: CallId) -> str:
         """Say what became of a call that has no nodes."""
-        return describe_fate(self.hierarchy, call)
+        return explain_no_nodes(self.hierarchy, call)
 
-    def extract(self, call: Call, output: str | os.PathLike[str] | None = None) -> Extraction:
+    def extract(self, call: Call, output: str | os.PathLike[str] | None = None) -> ExtractResult:
         """Extract one call.
 
         Raises:
@@ -131,7 +129,7 @@ class Extractor:
         """
         part = self.find(call.id)
         if part is None:
-            raise HieronnxError(self.describe_fate(call.id))
+            raise HieronnxError(self.explain_no_nodes(call.id))
         source = self.source
         if output is not None:
             check_output(source, Path(output))
@@ -171,7 +169,7 @@ def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str
 
 def _make_result(
     source: Source, part: Part, call: Call, hierarchy: Hierarchy, model: onnx.ModelProto | Path
-) -> Extraction:
+) -> ExtractResult:
     view, nodes = source.view, source.attributions
     inputs, outputs = set(part.inputs), set(part.outputs)
     boundary = [
@@ -179,7 +177,7 @@ def _make_result(
     ]
     made = (t for i in part.nodes for t in view.nodes[i].outputs if t != NO_TENSOR and t not in outputs)
     shared = find_shared(source, part)
-    return Extraction(
+    return ExtractResult(
         module=call.id.module,
         call=call.id.number,
         tag=call.tag,
@@ -188,14 +186,14 @@ def _make_result(
         inputs=tuple(_describe_input(source, part, tensor) for tensor in part.inputs),
         results=tuple(PartOutput(view.names[t], part.places.get(t, ())) for t in part.outputs),
         recorded=part.ends.recorded,
-        unreceived=tuple(_describe_input(source, part, tensor) for tensor in part.unreceived),
-        held_arguments=tuple(_find_held(source, part)),
+        undeclared_inputs=tuple(_describe_input(source, part, tensor) for tensor in part.undeclared_inputs),
+        constant_arguments=tuple(_find_held(source, part)),
         lost_arguments=part.ends.lost,
         internal_tensors=tuple(view.names[t] for t in made),
         boundary_operations=_pick(nodes, boundary),
         shared_operations=_pick(nodes, shared),
         fused_with=find_fused(source, part, shared),
-        brought_operations=_pick(nodes, part.brought),
+        pulled_in_nodes=_pick(nodes, part.brought),
         initializers=tuple(held.name for held in hierarchy.initializers),
         hierarchy=hierarchy,
         model=model,
@@ -214,11 +212,11 @@ def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
     return PartInput(view.names[tensor], part.arguments.get(tensor, ()), maker)
 
 
-def _find_held(source: Source, part: Part) -> Iterator[HeldArgument]:
+def _find_held(source: Source, part: Part) -> Iterator[ConstantArgument]:
     """Yield the arguments that the part has as initializers or literals."""
     parameters = {held.name: held.parameter for held in source.hierarchy.initializers}
     literals = {t for index in part.nodes for t in source.view.nodes[index].outputs if source.is_literal(t)}
     for tensor, arguments in part.ends.received.items():
         if tensor in literals or tensor in part.initializers:
             name = source.view.names[tensor]
-            yield from (HeldArgument(argument, name, parameters.get(name)) for argument in arguments)
+            yield from (ConstantArgument(argument, name, parameters.get(name)) for argument in arguments)

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from hieronnx.hierarchy.records import CallId, Hierarchy, Module
 
-__all__ = ["describe_fate"]
-
 _MOST_NAMED = 4
 
 
-def describe_fate(hierarchy: Hierarchy, call: CallId) -> str:
+def explain_no_nodes(hierarchy: Hierarchy, call: CallId) -> str:
     """Say in one line why there is nothing to extract: folded, passed through, removed, or not known at all."""
     module = hierarchy.modules[call.module]
     name = f"call '{call}' ({module.class_name}) has no nodes in the file"

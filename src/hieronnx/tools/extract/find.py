@@ -17,8 +17,6 @@ from hieronnx.tools.extract.ends import Ends, name_equals, read_ends
 from hieronnx.tools.extract.inputs import find_inputs
 from hieronnx.tools.extract.source import DATA, TAKES_SIZES, Source
 
-__all__ = ["Part", "find_part"]
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -58,7 +56,7 @@ class Part:
         return sorted((*self.region, *self.brought))
 
     @property
-    def unreceived(self) -> list[int]:
+    def undeclared_inputs(self) -> list[int]:
         """The inputs that the call did not receive; where that was not recorded, those that are sizes."""
         return [t for t in self.inputs if t not in self.arguments] if self.ends.recorded else list(self.sizes)
 

@@ -7,12 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hieronnx.graph.view import NO_TENSOR, body_key
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Initializer, Module, Node, Passed
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Hierarchy, Initializer, Module, Node
 from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
-
-__all__ = ["Rebased", "rebase_calls", "rebase_hierarchy", "rebase_parameter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +178,15 @@ def _rebase_ends(source: Source, rebased: Rebased, tensors: Mapping[int, tuple[s
 
 
 def _rebase_passed(
-    source: Source, passed: Iterable[Passed] | None, tensors: Mapping[int, tuple[str, str]]
-) -> tuple[Passed, ...] | None:
+    source: Source, passed: Iterable[BoundTensor] | None, tensors: Mapping[int, tuple[str, str]]
+) -> tuple[BoundTensor, ...] | None:
     if passed is None:
         return None
     found = []
     for item in passed:
         tensor = source.find_tensor(item)
         graph, name = tensors.get(tensor, ("", None)) if tensor is not None else ("", None)
-        found.append(Passed(item.name, name, graph))
+        found.append(BoundTensor(item.name, name, graph))
     return tuple(found)
 
 

@@ -14,8 +14,6 @@ import onnx_ir as ir
 
 from hieronnx.tools.extract.source import CONSTANT, DATA, SIZE, Source
 
-__all__ = ["Inputs", "find_inputs"]
-
 # What hands on the values that it reads, all of them, in another form.
 _VIEWS = frozenset(
     {

@@ -14,8 +14,6 @@ from hieronnx.graph.view import NO_TENSOR
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
 
-__all__ = ["ValueTypes", "build_model", "find_names", "rename_tensors"]
-
 _OURS = "hieronnx."
 
 

@@ -11,8 +11,6 @@ from hieronnx.hierarchy.records import CallId, Hierarchy, Node
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["Extraction", "HeldArgument", "PartInput", "PartOutput"]
-
 
 @dataclass(frozen=True, slots=True)
 class PartInput:
@@ -45,7 +43,7 @@ class PartOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldArgument:
+class ConstantArgument:
     """An argument that is no input, for the part has what was passed: a parameter or a constant."""
 
     argument: str
@@ -55,7 +53,7 @@ class HeldArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class Extraction:
+class ExtractResult:
     """One module call as a model of its own. Nodes are those of the whole model, with their calls there.
 
     Attributes:
@@ -67,17 +65,17 @@ class Extraction:
         inputs: the part's inputs: those that are arguments, in their order, then others.
         results: the part's outputs: those that were returned, in their order, then others.
         recorded: whether the file tells what the call received and returned.
-        unreceived: the inputs that the call did not receive: what the exporter computes for several calls, what it
-            cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where nothing was
-            recorded.
-        held_arguments: the arguments that the part has in itself.
+        undeclared_inputs: the inputs that the call did not receive: what the exporter computes for several calls,
+            what it cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where
+            nothing was recorded.
+        constant_arguments: the arguments that the part has in itself.
         lost_arguments: those that the file has no tensor of any more.
         internal_tensors: what its nodes make and nobody outside reads.
         boundary_operations: the nodes that read an input or make an output.
         shared_operations: the nodes that other calls share: one node is left of several equal ones, or several became
             one. Their origins say which calls.
         fused_with: the calls whose work cannot be told from this one's: one node does both.
-        brought_operations: the nodes from outside that came along: constants, sizes of the part's inputs, and what
+        pulled_in_nodes: the nodes from outside that came along: constants, sizes of the part's inputs, and what
             changes the form of these alone.
         initializers: what the part has of them, by the names there.
         hierarchy: of the part, rooted at the module.
@@ -92,14 +90,14 @@ class Extraction:
     inputs: tuple[PartInput, ...]
     results: tuple[PartOutput, ...]
     recorded: bool
-    unreceived: tuple[PartInput, ...]
-    held_arguments: tuple[HeldArgument, ...]
+    undeclared_inputs: tuple[PartInput, ...]
+    constant_arguments: tuple[ConstantArgument, ...]
     lost_arguments: tuple[str, ...]
     internal_tensors: tuple[str, ...]
     boundary_operations: tuple[Node, ...]
     shared_operations: tuple[Node, ...]
     fused_with: tuple[CallId, ...]
-    brought_operations: tuple[Node, ...]
+    pulled_in_nodes: tuple[Node, ...]
     initializers: tuple[str, ...]
     hierarchy: Hierarchy
     model: onnx.ModelProto | Path

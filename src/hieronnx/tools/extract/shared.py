@@ -9,8 +9,6 @@ from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import DATA, Source
 
-__all__ = ["find_fused", "find_shared"]
-
 
 def find_shared(source: Source, part: Part) -> list[int]:
     """Return the nodes that stand for other calls too."""
@@ -25,7 +23,9 @@ def find_fused(source: Source, part: Part, shared: Collection[int]) -> tuple[Cal
     it begins before the call did, or ends after it. What constants and sizes are computed by is nobody's work.
     """
     below, view = set(source.below(part.call)), source.view
-    outside = {*part.unreceived, *(t for t in part.outputs if t not in part.places)} if part.ends.recorded else set()
+    outside = (
+        {*part.undeclared_inputs, *(t for t in part.outputs if t not in part.places)} if part.ends.recorded else set()
+    )
     found: dict[CallId, None] = {}
     for index in shared:
         node, made = source.attributions[index], view.nodes[index].outputs

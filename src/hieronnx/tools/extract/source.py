@@ -13,9 +13,7 @@ from hieronnx.files.opening import OpenedModel, require_hierarchy
 from hieronnx.files.wire import locate_initializers
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View, node_bodies, view_model
-from hieronnx.hierarchy.records import CallId, CallTree, Hierarchy, Node, Passed
-
-__all__ = ["CONSTANT", "DATA", "SIZE", "TAKES_SIZES", "Source", "prepare"]
+from hieronnx.hierarchy.records import BoundTensor, CallId, CallTree, Hierarchy, Node
 
 # What a tensor is: the same whatever is fed, a size of what is fed, or made of its values.
 CONSTANT, SIZE, DATA = range(3)
@@ -114,7 +112,7 @@ class Source:
         passed = (item for call in self.hierarchy.calls for item in call.received or ())
         return frozenset(tensor for item in passed if (tensor := self.find_tensor(item)) is not None)
 
-    def find_tensor(self, passed: Passed) -> int | None:
+    def find_tensor(self, passed: BoundTensor) -> int | None:
         """Return the tensor that was passed to a call or by it; None where the file has it no more."""
         return None if passed.tensor is None else self._tensors.get((passed.graph, passed.tensor))
 

@@ -17,8 +17,6 @@ from hieronnx.files.wire import walk_inner_data
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
 
-__all__ = ["Span", "Weight", "copy_span", "data_files", "find_inner_weights", "find_weights", "read_span"]
-
 _CHUNK = 1 << 20
 
 

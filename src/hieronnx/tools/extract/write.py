@@ -12,16 +12,15 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, writing
+from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import describe_file, encode_sidecar, sidecar_path
+from hieronnx.files.opening import sidecar_path
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.wire import find_locations, frame, read_skeleton, write_annotated
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, View, view_model
 from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.tools.extract.source import Source
 from hieronnx.tools.extract.weights import Span, Weight, copy_span, data_files, read_span
-
-__all__ = ["check_output", "fill_model", "write_part"]
 
 InnerWeight: TypeAlias = tuple[onnx.TensorProto, Weight]
 """A tensor inside a node, and where its external data is."""

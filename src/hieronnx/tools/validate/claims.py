@@ -9,6 +9,7 @@ from hieronnx.files.document import DEEPEST_CALL, Document
 from hieronnx.hierarchy.records import (
     CONFIDENCE,
     ROOT,
+    BoundTensor,
     Call,
     CallId,
     CallTree,
@@ -16,11 +17,8 @@ from hieronnx.hierarchy.records import (
     Initializer,
     Module,
     Node,
-    Passed,
 )
 from hieronnx.tools.validate.findings import Finding, call_place, node_place
-
-__all__ = ["CallClaim", "Claim", "NodeClaim", "check_claim", "compare_claims"]
 
 _IN_BOTH = ("scope", "origins", "evidence")
 _ANEW = "export the model anew, or restore the file"
@@ -36,8 +34,8 @@ class CallClaim:
     parent: int | None
     via: str
     tag: str
-    received: tuple[Passed, ...] | None = None
-    returned: tuple[Passed, ...] | None = None
+    received: tuple[BoundTensor, ...] | None = None
+    returned: tuple[BoundTensor, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,10 @@ from pathlib import Path
 import msgspec
 
 from hieronnx.files.document import Document, NodeEntry
-from hieronnx.files.opening import describe_file, make_document
+from hieronnx.files.encoding import describe_file, make_document
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.tools.validate.findings import Finding
-
-__all__ = ["check_derived"]
 
 _REMEDY = "write it anew with 'hieronnx validate --fix'"
 _OF_THE_FILE = ("opset", "inputs", "outputs", "dynamic_axes")

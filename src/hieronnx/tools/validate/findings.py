@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-__all__ = ["SEVERITIES", "Finding", "Findings", "call_place", "collect", "node_place"]
-
 SEVERITIES = ("error", "warning", "note")
 """From what makes a check fail to what is only worth knowing."""
 
@@ -33,7 +31,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class ValidateResult:
     """All that was found in one model, sorted by severity, check and place.
 
     Attributes:
@@ -62,11 +60,11 @@ class Findings:
         return not self.count("error") and not (self.strict and self.count("warning"))
 
 
-def collect(model: str, items: Iterable[Finding], *, strict: bool) -> Findings:
+def collect(model: str, items: Iterable[Finding], *, strict: bool) -> ValidateResult:
     """Sort what was found, each thing once."""
     ranks = {severity: rank for rank, severity in enumerate(SEVERITIES)}
     found = sorted(set(items), key=lambda item: (ranks[item.severity], item.check, item.place, item.message))
-    return Findings(model, tuple(found), strict)
+    return ValidateResult(model, tuple(found), strict)
 
 
 def node_place(graph: str, output: str, name: str = "") -> str:

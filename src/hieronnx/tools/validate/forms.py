@@ -20,8 +20,6 @@ from hieronnx.tools.validate.nodes import check_belongs, check_operators
 from hieronnx.tools.validate.reading import read_embedded_claim, read_sidecar_claim
 from hieronnx.tools.validate.tags import check_tags
 
-__all__ = ["Form", "read_embedded_form", "read_graph", "read_sidecar_form"]
-
 _DERIVED = frozenset({"sidecar-derived", "metadata-derived"})
 _KEYS = frozenset({"sidecar-keys", "metadata-keys"})
 _HARMLESS = _DERIVED | _KEYS | {"sidecar-modules"}

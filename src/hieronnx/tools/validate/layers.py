@@ -1,6 +1,6 @@
 """Layer consistency: no call may need what it has itself made possible.
 
-A call is an interval of execution time. Seen from its parent, each call is one step, and so is each node of the
+A call is an interval of execution time. FileRun from its parent, each call is one step, and so is each node of the
 parent's own; data flows from step to step. Where it flows in a circle, a call would run both before and after
 another, or would have to be left and entered again, which no execution does: some node is in the wrong call.
 """
@@ -15,8 +15,6 @@ from typing import TypeAlias
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import CallId, Hierarchy, Node
 from hieronnx.tools.validate.findings import Finding, call_place
-
-__all__ = ["check_layers"]
 
 _Step: TypeAlias = "CallId | int"
 """A call, or a node of the parent call itself."""

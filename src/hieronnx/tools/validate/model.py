@@ -11,8 +11,6 @@ import onnx_ir as ir
 
 from hieronnx.tools.validate.findings import Finding
 
-__all__ = ["check_external_data", "check_onnx"]
-
 _REPAIR = "mend the model with what made it: hieronnx never changes a graph"
 _WHOLE = "get the file anew: what is there is not whole"
 # What the checker names on stdout, whoever that belongs to: operators that ONNX had for a while.

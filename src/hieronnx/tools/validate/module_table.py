@@ -10,8 +10,6 @@ from hieronnx.hierarchy.records import Module
 from hieronnx.tools.validate.claims import Claim
 from hieronnx.tools.validate.findings import Finding
 
-__all__ = ["check_module_table"]
-
 _ANEW = "export the model anew, or restore the file"
 _SHARED = f"nothing, if it is another name of a shared module; otherwise {_ANEW}"
 

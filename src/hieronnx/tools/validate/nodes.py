@@ -10,8 +10,6 @@ from hieronnx.hierarchy.categories import CATEGORIES, category_of
 from hieronnx.hierarchy.records import CallId, Hierarchy, Node
 from hieronnx.tools.validate.findings import Finding, node_place
 
-__all__ = ["attributed_nodes", "check_belongs", "check_coverage", "check_enclosing", "check_operators"]
-
 _SHOWN = 3
 """So many nodes are named in a message."""
 _OTHER_FILE = (

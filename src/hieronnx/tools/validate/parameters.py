@@ -8,8 +8,6 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId, Hierarchy, Initializer, Node
 from hieronnx.tools.validate.findings import Finding, node_place
 
-__all__ = ["check_parameters"]
-
 _REMEDY = "nothing, if the module is handed that parameter as an argument; otherwise the node is in the wrong call"
 
 

@@ -6,8 +6,6 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.tools.validate.findings import Finding, call_place
 
-__all__ = ["check_passed"]
-
 _REMEDY = "export the model anew; a tool that renamed the tensor should have carried the hierarchy along"
 
 

@@ -30,8 +30,6 @@ from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.validate.claims import CallClaim, Claim, NodeClaim
 from hieronnx.tools.validate.findings import Finding, node_place
 
-__all__ = ["read_embedded_claim", "read_sidecar_claim"]
-
 _FIX_SIDECAR = (
     "export the model anew; or move this one away: then 'hieronnx validate --fix' writes one from the metadata inside, "
     "if any, without parameters"

@@ -9,17 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from hieronnx.errors import HieronnxError, InputError, writing
-from hieronnx.files.encoding import encode_document
+from hieronnx.files.encoding import describe_file, encode_document, make_document
 from hieronnx.files.metadata import embedded_metadata, embedded_model_metadata
-from hieronnx.files.opening import describe_file, make_document, sidecar_path
+from hieronnx.files.opening import sidecar_path
 from hieronnx.files.staging import staging
 from hieronnx.files.wire import map_file, read_skeleton, write_annotated
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Hierarchy, Module, Node
 from hieronnx.tools.validate.claims import compare_claims
 from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
-
-__all__ = ["FORMS", "repair"]
 
 FORMS = ("sidecar", "embedded")
 """What can be trusted: the file beside the model, or the metadata inside it."""

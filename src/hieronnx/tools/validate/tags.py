@@ -9,8 +9,6 @@ from hieronnx.hierarchy.records import Call, CallId, Hierarchy
 from hieronnx.hierarchy.tags import Segment, parse_tag
 from hieronnx.tools.validate.findings import Finding, call_place
 
-__all__ = ["check_tags"]
-
 _REMEDY = "export the model anew, or restore the file"
 
 

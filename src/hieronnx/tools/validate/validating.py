@@ -17,15 +17,13 @@ from hieronnx.graph.view import ModelLike, View, load_model
 from hieronnx.hierarchy.records import Hierarchy
 from hieronnx.hierarchy.thresholds import read_thresholds
 from hieronnx.tools.validate.claims import compare_claims
-from hieronnx.tools.validate.findings import Finding, Findings, collect
+from hieronnx.tools.validate.findings import Finding, ValidateResult, collect
 from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
 from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
 from hieronnx.tools.validate.nodes import attributed_nodes, check_coverage, check_enclosing
 from hieronnx.tools.validate.parameters import check_parameters
 from hieronnx.tools.validate.passed import check_passed
-
-__all__ = ["Finding", "Findings", "validate"]
 
 
 def validate(
@@ -34,7 +32,7 @@ def validate(
     strict: bool = False,
     baseline: ModelLike | None = None,
     thresholds: Mapping[str, float] | None = None,
-) -> Findings:
+) -> ValidateResult:
     """Check an ONNX file, its hierarchy, and whether the two belong together; no weights of a file are read.
 
     Args:

@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from hieronnx.attribute.by_value.classes import Classes
-from hieronnx.attribute.by_value.scene import Scene
+from hieronnx.attribute.by_value.projection import Projection
 from hieronnx.attribute.by_value.trace import Trace
 from hieronnx.attribute.weights import Weights
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
 
-__all__ = ["find_foreign", "find_missing"]
 
-
-def find_foreign(view: View, classes: Classes, unknown: Iterable[int], varying: Collection[int]) -> tuple[int, ...]:
+def unknown_weights(view: View, classes: Classes, unknown: Iterable[int], varying: Collection[int]) -> tuple[int, ...]:
     """Return the weights of the file that are not the model's, and from which nothing is made that the model makes.
 
     Args:
@@ -52,7 +50,9 @@ def _find_made(tensor: int, view: View, consumers: Sequence[Sequence[int]], vary
                     pending.append(made)
 
 
-def find_missing(scene: Scene, attributions: Iterable[Attribution | None], weights: Weights) -> tuple[CallId, ...]:
+def modules_not_in_file(
+    scene: Projection, attributions: Iterable[Attribution | None], weights: Weights
+) -> tuple[CallId, ...]:
     """Return the calls that work on what the file gives, of which it has neither parameters nor values.
 
     What a tool merged into others is not missing: then those have other weights than before. Where weights have few
@@ -78,7 +78,7 @@ def _find_uses(trace: Trace) -> Iterator[tuple[CallId, str]]:
             yield from ((op.scope, name) for name in sorted(read))
 
 
-def _find_computed(scene: Scene) -> Iterator[CallId]:
+def _find_computed(scene: Projection) -> Iterator[CallId]:
     """Yield the calls that computed something that the file has; what only moves values computes nothing."""
     of_value = scene.classes.of_value
     for op in scene.trace.ops:
@@ -95,7 +95,7 @@ def _find_absorbed(view: View, attributions: Iterable[Attribution | None], weigh
             yield from found.origins
 
 
-def _find_needed(scene: Scene) -> set[int]:
+def _find_needed(scene: Projection) -> set[int]:
     """Return the operations on the way to what file and model give: equal outputs, or where there are none, as many."""
     trace, of_value = scene.trace, scene.classes.of_value
     outputs = [value for value in trace.outputs if value in trace.prints]

@@ -14,8 +14,6 @@ from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, distance, take_fingerprint
 from hieronnx.runtime.sessions import Array, Runner
 
-__all__ = ["Seen", "choose_feeds", "see_tensors"]
-
 _SAME = 1e-3
 """How far the outputs of the right way may be apart; where they are farther, all ways are tried."""
 
@@ -23,7 +21,7 @@ Feed = Callable[[Sequence[tuple[str, Array]]], dict[str, Array]]
 
 
 @dataclass(slots=True)
-class Seen:
+class FileRun:
     """The values of the file's tensors, by their numbers in its view: several where a body or function ran again."""
 
     prints: dict[int, list[Prints]] = field(default_factory=dict)
@@ -31,12 +29,12 @@ class Seen:
     sets: int = 1
     """On how many sets of inputs the file ran."""
 
-    def on_first(self) -> Seen:
+    def on_first(self) -> FileRun:
         """Return what was seen on the first set of inputs alone."""
-        return Seen({t: [one[:1] for one in found] for t, found in self.prints.items()}, self.hidden)
+        return FileRun({t: [one[:1] for one in found] for t, found in self.prints.items()}, self.hidden)
 
 
-def see_tensors(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]) -> Seen:
+def record_file(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]) -> FileRun:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
@@ -46,7 +44,7 @@ def see_tensors(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]
         for t, (name, graph) in enumerate(zip(view.names, view.tensor_graphs, strict=True))
     }
     runs: list[dict[int, list[Fingerprint]]] = []
-    seen = Seen()
+    seen = FileRun()
     for one in feeds:
         found: dict[int, list[Fingerprint]] = defaultdict(list)
 

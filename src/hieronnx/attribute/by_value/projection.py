@@ -13,8 +13,6 @@ from hieronnx.attribute.by_value.trace import Prints, Trace
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import CallId
 
-__all__ = ["Found", "Scene"]
-
 _REGION = 500
 
 
@@ -31,7 +29,7 @@ class Found:
     """All operations that made these values, where nothing in the values says which of them it is, or if it is all."""
 
 
-class Scene:
+class Projection:
     """A file and a run of its model, seen together.
 
     Attributes:

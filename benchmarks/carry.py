@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from benchmarks._measure import Section, Work, measure, median
 from hieronnx.attribute.carried import carry_scopes
 from hieronnx.graph.view import View, ViewGraph, ViewNode
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 
 _SIZES = (1_000, 10_000, 100_000)
 _NODES_PER_CALL = 10

@@ -164,7 +164,8 @@ class _Weights:
 
 
 def _make_hierarchy(model: onnx.ModelProto, layers: int) -> object:
-    from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Module, Node
+    from hieronnx.hierarchy.hierarchy import Hierarchy
+    from hieronnx.hierarchy.records import ROOT, Call, CallId, Module, Node
 
     paths = ["", *(f"layers.{layer}" for layer in range(layers))]
     modules = {path: Module(path, "Net", "nets.Net", (), {}, (), (), 0, (), path.count(".") + 1) for path in paths}

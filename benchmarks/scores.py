@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hieronnx.hierarchy.categories import CATEGORIES, category_of
-from hieronnx.hierarchy.records import Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Node
 
 if TYPE_CHECKING:
     from torch import nn
@@ -101,7 +102,7 @@ def judge(truth: Hierarchy, right: Node, given: Node) -> str:
         return "exact"
     if given.scope in right.origins:
         return "origin"
-    return "coarse" if given.scope in truth.ancestors(right.scope) else "wrong"
+    return "coarse" if given.scope in truth.tree.ancestors(right.scope) else "wrong"
 
 
 def measure_strategies(

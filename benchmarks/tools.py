@@ -14,8 +14,9 @@ from onnx import TensorProto, helper
 from benchmarks._measure import Section, Work, measure, median
 from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.opening import sidecar_path
-from hieronnx.graph.view import view_model
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph.building import view_model
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, Call, CallId, Initializer, Module, Node
 
 _SIZES = (1_000, 10_000, 100_000)
 _NODES_PER_CALL = 10

@@ -9,7 +9,8 @@ from hieronnx._version import __version__
 if TYPE_CHECKING:
     from hieronnx.errors import HieronnxError
     from hieronnx.files.opening import load
-    from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Initializer, Module, Node
+    from hieronnx.hierarchy.hierarchy import Hierarchy
+    from hieronnx.hierarchy.records import Call, CallId, Initializer, Module, Node
     from hieronnx.tools.analyze import AnalysisResult, analyze
     from hieronnx.tools.annotate import AnnotateResult, annotate
     from hieronnx.tools.carry import CarryResult, carry
@@ -74,7 +75,7 @@ _HOMES = {
     "validate": "tools.validate.validating",
     "Call": "hierarchy.records",
     "CallId": "hierarchy.records",
-    "Hierarchy": "hierarchy.records",
+    "Hierarchy": "hierarchy.hierarchy",
     "Initializer": "hierarchy.records",
     "Module": "hierarchy.records",
     "Node": "hierarchy.records",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -75,6 +75,12 @@ def check_known(kind: str, name: str, known: Iterable[str], where: str = "choose
     listed = f"{where} {', '.join(names) or 'none'}" if len(names) <= _MOST_LISTED else ""
     hint = f"did you mean '{near[0]}'?" if near else listed
     raise InputError(f"no {kind} '{name}'; {hint}".rstrip("; "))
+
+
+def list_some(names: Sequence[str], most: int, separator: str = ", ") -> str:
+    """List names for a message: all, or the first few and how many more there are."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 @contextmanager

@@ -7,8 +7,10 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper, parser
 
 from hieronnx.attribute.carried import Carried, carry_scopes
-from hieronnx.graph.view import View, ViewGraph, ViewNode, view_model
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View, ViewGraph, ViewNode
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "com.microsoft.nchwc": 1]>'
 

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hieronnx.attribute.fill import fill_gaps
-from hieronnx.graph.view import View, ViewGraph, ViewNode, load_model, view_model
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.files.opening import load_ir_model
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View, ViewGraph, ViewNode
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from support.onnxdata import BODIES
 
 A, B, A_X, A_Y, B_X = (CallId(path, 0) for path in ("a", "b", "a.x", "a.y", "b.x"))
@@ -22,7 +25,7 @@ TREE = CallTree({ROOT: None, A: ROOT, B: ROOT, A_X: A, A_Y: A, B_X: B})
 def fill(text: str, scopes: Mapping[str, CallId | None]) -> dict[str, Attribution]:
     """Fill the gaps of a model written in onnx's text form; scopes and results are by first output."""
     header = '<ir_version: 10, opset_import: ["" : 21]>'
-    view = view_model(load_model(onnx.parser.parse_model(text if "<ir" in text else f"{header} {text}")))
+    view = view_model(load_ir_model(onnx.parser.parse_model(text if "<ir" in text else f"{header} {text}")))
     outputs = [view.node_key(index)[1] for index in range(len(view.nodes))]
     known = [None if (scope := scopes[output]) is None else captured(scope) for output in outputs]
     return dict(zip(outputs, fill_gaps(view, known, TREE), strict=True))
@@ -315,7 +318,7 @@ def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.Da
     view = run.view
     gaps = [data.draw(st.booleans()) for _ in run.scopes]
     known = [None if gap else captured(scope) for gap, scope in zip(gaps, run.scopes, strict=True)]
-    consumers = view.consumers()
+    consumers = view.consumers
     given_tensors = {tensor for graph in view.graphs for tensor in graph.inputs}
     useful = [False] * len(view.nodes)
     fed = [False] * len(view.nodes)
@@ -324,8 +327,8 @@ def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.Da
         returned = output in view.graphs[view.nodes[index].graph].outputs
         useful[index] = returned or any(not gaps[n] or useful[n] for n in consumers[output])
     for index in range(len(view.nodes)):
-        makers = [view.producers[tensor] for tensor in view.reads(index)]
-        given_some = any(tensor in given_tensors for tensor in view.reads(index))
+        makers = [view.producers[tensor] for tensor in view.nodes[index].reads]
+        given_some = any(tensor in given_tensors for tensor in view.nodes[index].reads)
         fed[index] = given_some or any(maker is not None and (not gaps[maker] or fed[maker]) for maker in makers)
     for index, found in enumerate(fill_gaps(view, known, run.tree)):
         if gaps[index]:

@@ -21,7 +21,8 @@ from hieronnx.attribute.projected import Projected
 from hieronnx.capture.eager import log_eager
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import open_model
-from hieronnx.graph.view import View, view_model
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.runtime.sessions import FileInput
 from support.exports import exported, quiet

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from hieronnx.attribute.file import attribute_file
 from hieronnx.cli import cli
 from hieronnx.files.opening import open_model
-from hieronnx.hierarchy.records import ROOT, CallId, Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, CallId, Node
 from hieronnx.hierarchy.tags import TagPolicy
 from support.annotated import make_hierarchy
 from support.exports import exported, quiet

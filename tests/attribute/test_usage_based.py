@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from hieronnx.attribute.by_usage import attribute_usage_based
 from hieronnx.attribute.projected import Projected
 from hieronnx.files.opening import open_model
-from hieronnx.graph.view import View, view_model
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 from support.exports import exported
 
@@ -177,10 +178,10 @@ def test_equal_weights_of_two_modules_decide_nothing(net: nn.Module) -> None:
 def test_tied_weights_are_given_to_no_sibling() -> None:
     found = exported("tied_weights", "torchscript")
     projected, view = project(found.model, anonymize(onnx.load(found.result.path)))
-    order = view.file_order()
+    order = view.file_order
     for node, index in zip(found.hierarchy.nodes, order, strict=True):
         given = projected.nodes[index]
-        assert given.evidence == "root" or given.scope in (*node.origins, *found.hierarchy.ancestors(node.scope))
+        assert given.evidence == "root" or given.scope in (*node.origins, *found.hierarchy.tree.ancestors(node.scope))
 
 
 def test_names_tell_modules_with_equal_weights_apart(net: nn.Module) -> None:

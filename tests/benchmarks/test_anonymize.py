@@ -13,7 +13,7 @@ import torch
 from benchmarks.anonymize import anonymize, anonymize_file
 from onnx import TensorProto, helper, parser
 
-from hieronnx.graph.view import view_model
+from hieronnx.graph.building import view_model
 from support.exports import exported
 from support.valuecheck import match_inputs, named_arrays
 from support.zoo import CASES
@@ -92,7 +92,7 @@ def test_every_node_and_tensor_keeps_its_place(name: str, exporter: str) -> None
     assert [(n.op, n.graph, n.inputs, n.outputs, n.attributes) for n in before.nodes] == [
         (n.op, n.graph, n.inputs, n.outputs, n.attributes) for n in after.nodes
     ]
-    assert before.file_order() == after.file_order()
+    assert before.file_order == after.file_order
 
 
 def test_bodies_functions_and_sizes_lose_their_names_too() -> None:

@@ -20,7 +20,7 @@ import hieronnx
 from hieronnx.cli import cli
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import load, open_model, read_sidecar, sidecar_path
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.report.findings import findings_to_json, render_findings
 from hieronnx.report.summary import render_coverage, render_model, summary_to_json
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json

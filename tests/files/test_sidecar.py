@@ -19,8 +19,7 @@ from torch import Tensor, nn
 import hieronnx
 from hieronnx.errors import HieronnxError
 from hieronnx.files.document import FORMAT_VERSION, json_schema
-from hieronnx.files.opening import load, open_model, sidecar_path
-from hieronnx.graph.view import load_model
+from hieronnx.files.opening import load, load_ir_model, open_model, sidecar_path
 from hieronnx.hierarchy.records import CONFIDENCE, CallId
 from support.exports import exported, quiet
 from support.onnxdata import first_output, walk
@@ -452,11 +451,11 @@ def test_what_onnx_ir_cannot_read_is_told_with_its_innermost_cause(
     cause = change(proto)
     onnx.save(proto, path)
     expect_error(path, f"hieronnx cannot read '{path}': ", cause)
-    for read in (load_model, open_model):
+    for read in (load_ir_model, open_model):
         with pytest.raises(HieronnxError, match=f"hieronnx cannot read the model: .*{cause}"):
             read(proto)
     with pytest.raises(HieronnxError, match=f"hieronnx cannot read '.*': .*{cause}"):
-        load_model(path)
+        load_ir_model(path)
 
 
 SPOILED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {

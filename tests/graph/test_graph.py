@@ -11,7 +11,10 @@ import onnx_ir as ir
 import pytest
 
 from hieronnx.errors import HieronnxError
-from hieronnx.graph.view import NO_TENSOR, TensorType, View, first_output, load_model, view_model, walk_nodes
+from hieronnx.files.opening import load_ir_model
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import NO_TENSOR, TensorType, View
+from hieronnx.graph.walks import first_output, walk_nodes
 from support.onnxdata import MADE, all_models, weights_elsewhere
 from support.onnxdata import first_output as first_output_in_file
 from support.onnxdata import walk as walk_file
@@ -20,7 +23,7 @@ MODELS = dict(all_models())
 
 
 def view_of(name: str) -> View:
-    return view_model(load_model(onnx.ModelProto.FromString(MODELS[name])))
+    return view_model(load_ir_model(onnx.ModelProto.FromString(MODELS[name])))
 
 
 def names(view: View, tensors: Sequence[int]) -> list[str]:
@@ -56,7 +59,7 @@ def bodies_in_file(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 def test_the_view_has_the_nodes_of_the_file_in_its_order(name: str) -> None:
     view = view_of(name)
     proto = onnx.ModelProto.FromString(MODELS[name])
-    order = view.file_order()
+    order = view.file_order
     assert sorted(order) == list(range(len(view.nodes)))
     in_file = [
         (key, f"{node.domain}::{node.op_type}" if node.domain else node.op_type, node.name, list(node.output))
@@ -75,7 +78,7 @@ def test_the_view_has_the_nodes_of_the_file_in_its_order(name: str) -> None:
 def test_a_node_reads_what_the_file_says(name: str) -> None:
     view = view_of(name)
     in_file = [node for _, node in walk_file(onnx.ModelProto.FromString(MODELS[name]))]
-    for index, node in zip(view.file_order(), in_file, strict=True):
+    for index, node in zip(view.file_order, in_file, strict=True):
         assert names(view, view.nodes[index].inputs) == list(node.input)
 
 
@@ -83,11 +86,11 @@ def test_a_node_reads_what_the_file_says(name: str) -> None:
 def test_captures_are_what_the_bodies_use_from_outside(name: str) -> None:
     view = view_of(name)
     in_file = [node for _, node in walk_file(onnx.ModelProto.FromString(MODELS[name]))]
-    for index, node in zip(view.file_order(), in_file, strict=True):
+    for index, node in zip(view.file_order, in_file, strict=True):
         captures = view.nodes[index].captures
         assert len(set(captures)) == len(captures)
         assert set(names(view, captures)) == captures_in_file(node)
-        assert [t for t in view.nodes[index].inputs if t != NO_TENSOR] + list(captures) == list(view.reads(index))
+        assert [t for t in view.nodes[index].inputs if t != NO_TENSOR] + list(captures) == list(view.nodes[index].reads)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -103,7 +106,7 @@ def test_consumers_and_producers_say_the_same_as_the_nodes(name: str) -> None:
             if tensor != NO_TENSOR:
                 assert tensor not in makers
                 makers[tensor] = index
-    assert view.consumers() == [readers[tensor] for tensor in range(len(view.names))]
+    assert view.consumers == [readers[tensor] for tensor in range(len(view.names))]
     assert view.producers == [makers.get(tensor) for tensor in range(len(view.names))]
 
 
@@ -111,7 +114,7 @@ def test_consumers_and_producers_say_the_same_as_the_nodes(name: str) -> None:
 def test_a_node_comes_after_all_that_it_reads(name: str) -> None:
     view = view_of(name)
     for index, node in enumerate(view.nodes):
-        assert all((producer := view.producers[t]) is None or producer < index for t in view.reads(index))
+        assert all((producer := view.producers[t]) is None or producer < index for t in view.nodes[index].reads)
         for body in node.bodies:
             assert view.graphs[body].owner == index
             assert all(inner < index for inner, other in enumerate(view.nodes) if other.graph == body)
@@ -130,7 +133,7 @@ def test_initializers_inputs_and_outputs_are_those_of_the_main_graph(name: str) 
 
 def test_visit_is_called_for_each_node_in_the_order_of_their_numbers() -> None:
     seen: list[tuple[int, str]] = []
-    view = view_model(load_model(MADE["bodies"]()), lambda index, node: seen.append((index, first_output(node))))
+    view = view_model(load_ir_model(MADE["bodies"]()), lambda index, node: seen.append((index, first_output(node))))
     assert seen == [(index, view.node_key(index)[1]) for index in range(len(view.nodes))]
 
 
@@ -153,14 +156,14 @@ def test_the_bodies_of_a_model_as_the_view_has_them() -> None:
     assert graphs["y.then_branch/t.else_branch"].label == "else_branch"
     assert names(view, graphs["z.body"].inputs) == ["i", "ci", "s"]
     assert names(view, graphs["z.body"].outputs) == ["co", "so"]
-    order = [view.node_key(index)[1] for index in view.file_order()]
+    order = [view.node_key(index)[1] for index in view.file_order]
     assert order == ["a", "y", "t1", "t", "p", "q", "e", "z", "co", "so"]
 
 
 def test_a_captured_tensor_is_the_same_tensor_inside_and_outside() -> None:
     view = view_of("bodies")
     made = view.nodes[node_of(view, "a")].outputs[0]
-    readers = [view.node_key(index)[1] for index in view.consumers()[made]]
+    readers = [view.node_key(index)[1] for index in view.consumers[made]]
     assert readers == ["t1", "e", "z"]  # in two bodies, and the Loop that takes it as an input
     assert made in view.nodes[node_of(view, "y")].captures
     assert view.tensor_graphs[made] == 0
@@ -206,7 +209,7 @@ def test_nodes_that_differ_in_an_attribute_have_different_keys() -> None:
         model = onnx.parser.parse_model(
             f'<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) {{ y = {text} }}'
         )
-        return view_model(load_model(model)).nodes[0].attributes
+        return view_model(load_ir_model(model)).nodes[0].attributes
 
     assert key("Softmax <axis = 0> (x)") == key("Softmax <axis = 0> (x)")
     assert key("Softmax <axis = 0> (x)") != key("Softmax <axis = 1> (x)")
@@ -216,10 +219,10 @@ def test_nodes_that_differ_in_an_attribute_have_different_keys() -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_walk_has_the_keys_of_the_view(name: str) -> None:
-    model = load_model(onnx.ModelProto.FromString(MODELS[name]))
+    model = load_ir_model(onnx.ModelProto.FromString(MODELS[name]))
     view = view_model(model)
     walked = [(key, first_output(node)) for key, node in walk_nodes(model)]
-    assert walked == [view.node_key(index) for index in view.file_order()]
+    assert walked == [view.node_key(index) for index in view.file_order]
 
 
 # -- loading ----------------------------------------------------------------------------------------------------
@@ -228,9 +231,9 @@ def test_the_walk_has_the_keys_of_the_view(name: str) -> None:
 def test_a_model_is_taken_as_a_path_a_proto_or_itself(tmp_path: Path) -> None:
     path, proto = tmp_path / "model.onnx", MADE["bodies"]()
     onnx.save(proto, path)
-    model = load_model(path)
-    assert load_model(model) is model
-    for given in (model, load_model(str(path)), load_model(proto)):
+    model = load_ir_model(path)
+    assert load_ir_model(model) is model
+    for given in (model, load_ir_model(str(path)), load_ir_model(proto)):
         assert ir.serde.serialize_model(given) == ir.serde.serialize_model(model)
 
 
@@ -238,16 +241,16 @@ def test_a_model_is_taken_as_a_path_a_proto_or_itself(tmp_path: Path) -> None:
 def test_weights_in_another_file_are_left_there(size: int, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(weights_elsewhere(size), path)
-    model = load_model(path)
+    model = load_ir_model(path)
     assert isinstance(model.graph.initializers["outside"].const_value, ir.ExternalTensor)
     assert view_model(model).constants  # the other file does not even exist
 
 
 def test_a_missing_file_is_named_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(HieronnxError, match=r"^no ONNX file at '.*none\.onnx'$"):
-        load_model(tmp_path / "none.onnx")
+        load_ir_model(tmp_path / "none.onnx")
     with pytest.raises(HieronnxError, match=r"^no ONNX file at "):
-        load_model(tmp_path)
+        load_ir_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +262,7 @@ def test_a_file_that_is_no_model_is_refused_in_one_line(content: bytes, tmp_path
     path = tmp_path / "broken.onnx"
     path.write_bytes(content)
     with pytest.raises(HieronnxError) as caught:
-        load_model(path)
+        load_ir_model(path)
     assert str(caught.value).startswith(f"'{path}' cannot be read as an ONNX model: ")
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is not None
@@ -269,9 +272,9 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.onnx"
     path.touch()
     with pytest.raises(HieronnxError, match="cannot be read as an ONNX model"):
-        load_model(path)
+        load_ir_model(path)
 
 
 def test_what_is_no_model_is_told_so() -> None:
     with pytest.raises(HieronnxError, match="the model is a int; give a path"):
-        load_model(3)  # type: ignore[arg-type]
+        load_ir_model(3)  # type: ignore[arg-type]

@@ -85,8 +85,8 @@ def test_category_of(op_type: str, domain: str, category: str) -> None:
     assert category_of(op_type, domain) == category
 
 
-def test_categories_imports_only_the_standard_library() -> None:
+def test_categories_imports_nothing_heavy() -> None:
     tree = ast.parse(Path(categories.__file__).read_text(encoding="utf-8"))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert {str(module).partition(".")[0] for module in modules} <= sys.stdlib_module_names
+    assert {str(module).partition(".")[0] for module in modules} <= {*sys.stdlib_module_names, "hieronnx"}

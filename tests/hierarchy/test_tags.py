@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hieronnx.errors import InputError
 from hieronnx.hierarchy.records import ROOT, Call, CallId
-from hieronnx.hierarchy.tags import CallSite, Segment, TagPolicy, build_calls, escape, matches, parse_tag, unescape
+from hieronnx.hierarchy.tags import CallSite, Segment, TagPolicy, build_calls, escape, parse_tag, unescape
+from hieronnx.hierarchy.targets import match_calls
 from support.exports import exported
 
 LAYER_NORM = "torch.nn.modules.normalization.LayerNorm"
@@ -232,9 +233,11 @@ def test_what_is_no_tag_is_refused(text: str) -> None:
         parse_tag(text)
 
 
-def test_a_pattern_matches_any_of_the_names() -> None:
-    assert matches("*Layer.?", "encoder.layer.1", "/Net/Layer.1")
-    assert not matches("*layer.0", "encoder.Layer.0", "/Net/Layer.1")
+def test_a_pattern_matches_any_of_the_names_by_case() -> None:
+    call = Call(CallId("encoder.layer.1", 0), ROOT, "encoder.layer.1", "/Net/Layer.1", True)
+    assert match_calls([call], "*Layer.?") == match_calls([call], "*layer.1") == {call.id}
+    assert not match_calls([call], "*Layer.1.*")
+    assert not match_calls([call], "*LAYER.1")
 
 
 # -- what holds for every call tree -----------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from onnx import parser
 
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.wire import write_annotated
-from hieronnx.graph.view import view_model
-from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Hierarchy, Module, Node
+from hieronnx.graph.building import view_model
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node
 
 
 def annotated(
@@ -32,7 +33,7 @@ def annotated(
     view = view_model(ir.serde.deserialize_model(model))
     calls = [tuple(CallId(path, 0) for path in ((found,) if isinstance(found, str) else found)) for found in scopes]
     nodes = []
-    for index, origins in zip(view.file_order(), calls, strict=True):
+    for index, origins in zip(view.file_order, calls, strict=True):
         graph, output = view.node_key(index)
         nodes.append(
             Node(graph, view.nodes[index].name, view.nodes[index].op, "", output, origins[0], origins, "captured")

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 
 from hieronnx.capture.eager import log_eager
-from hieronnx.hierarchy.records import CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
 from support.valuecheck import MASKED, array_of, number_as_run
 
 Arrays = Sequence[np.ndarray]

@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 import numpy as np
 
 from hieronnx import load
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.carry import carry
 from support.carrycheck import Eager, Verdicts, judge
 from support.exports import exported, shared_folder

@@ -270,7 +270,7 @@ class PartCheck:
     def _check_nodes(self, name: str, part: Part, verdicts: Verdicts) -> None:
         """Every node is the call's, or needs no values, or ran in a call above between two nodes of the part."""
         source = self.extractor.source
-        below, above = set(source.below(part.call)), set(source.hierarchy.ancestors(part.call))
+        below, above = set(source.below(part.call)), set(source.hierarchy.tree.ancestors(part.call))
         nodes = source.attributions
         own = [i for i in part.nodes if below.intersection((nodes[i].scope, *nodes[i].origins))]
         foreign = [i for i in part.nodes if i not in set(own) and not self._valueless.issuperset(self._outputs(i))]
@@ -284,12 +284,12 @@ class PartCheck:
         view = self._view
         made = {t for index in own for t in self._outputs(index)}
         for index in foreign:
-            assert made.intersection(view.reads(index)), f"{self._made(index)} takes nothing that the call made"
+            assert made.intersection(view.nodes[index].reads), f"{self._made(index)} takes nothing that the call made"
             made.update(self._outputs(index))
-        read = {t for index in own for t in view.reads(index)}
+        read = {t for index in own for t in view.nodes[index].reads}
         for index in reversed(foreign):
             assert read.intersection(self._outputs(index)), f"{self._made(index)} gives the call nothing"
-            read.update(view.reads(index))
+            read.update(view.nodes[index].reads)
 
     @cached_property
     def _valueless(self) -> set[int]:
@@ -297,7 +297,7 @@ class PartCheck:
         view = self._view
         found = set(view.constants)
         for index, node in enumerate(view.nodes):
-            if node.op not in RANDOM and (node.op in ("Shape", "Size") or found.issuperset(view.reads(index))):
+            if node.op not in RANDOM and (node.op in ("Shape", "Size") or found.issuperset(view.nodes[index].reads)):
                 found.update(self._outputs(index))
         return found
 

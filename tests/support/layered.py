@@ -17,8 +17,9 @@ from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.metadata import embedded_metadata, embedded_model_metadata
 from hieronnx.files.opening import sidecar_path
 from hieronnx.files.wire import write_annotated
-from hieronnx.graph.view import view_model
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph.building import view_model
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, Call, CallId, Initializer, Module, Node
 
 
 def make_model(layers: int = 3, width: int = 3) -> onnx.ModelProto:

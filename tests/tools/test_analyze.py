@@ -202,7 +202,7 @@ def test_a_module_filter_takes_whole_regions_by_path_or_by_tag() -> None:
         ({"category": "activations"}, "no category 'activations'; did you mean 'activation'"),
         ({"category": "zzz"}, "no category 'zzz'; choose one of mathematical, "),
         ({"evidence": "guessed"}, "no evidence 'guessed'; choose one of captured, carried, "),
-        ({"module": "encoder.layer.1.atten"}, r"no module path or tag matches .*; did you mean '\*encoder"),
+        ({"module": "encoder.layer.1.atten"}, r"no module call 'encoder.layer.1.atten'; did you mean '\*encoder"),
         ({"thresholds": {"activation": 101}}, "threshold of category 'activation' is 101"),
         ({"thresholds": {"activation": float("nan")}}, "threshold of category 'activation' is nan"),
         ({"thresholds": {"nothing": 1}}, "no category 'nothing'"),

@@ -22,9 +22,9 @@ from hieronnx.attribute.projected import HeldParameter, Projected
 from hieronnx.attribute.propagate import propagate
 from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.values import is_constant
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
 
 _MOST_NAMES = 256
@@ -91,18 +91,16 @@ class _Use:
 
 def _find_uses(view: View, owned: Mapping[int, _Owned]) -> list[_Use]:
     """Find for each node whose parameters it reads, also through nodes that read constants alone."""
-    constant = [tensor in view.constants for tensor in range(len(view.names))]
+    constant = view.flow.constant
     made_of = dict(owned)
     uses = []
     for index, node in enumerate(view.nodes):
-        read = [made_of[tensor] for tensor in view.reads(index) if tensor in made_of]
-        use = _Use(_join(read), is_constant(node, constant))
+        read = [made_of[tensor] for tensor in view.nodes[index].reads if tensor in made_of]
+        use = _Use(_join(read), all(constant[t] for t in node.makes))
         uses.append(use)
         for tensor in node.outputs:
-            if tensor != NO_TENSOR and use.prepares:
-                constant[tensor] = True
-                if use.owned is not None and tensor not in made_of:
-                    made_of[tensor] = use.owned
+            if tensor != NO_TENSOR and use.prepares and use.owned is not None:
+                made_of.setdefault(tensor, use.owned)
     return uses
 
 

@@ -14,7 +14,8 @@ from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.capture.passing import Places
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import BoundTensor, Call, CallTree, Hierarchy, Initializer
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, Call, Initializer
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 

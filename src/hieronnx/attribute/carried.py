@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hieronnx.attribute.order import Order
-from hieronnx.graph.values import DATA_MOVEMENT_OPS, QUANTIZE_OPS
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import Attribution, CallId, CallTree, join_scopes
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.match.constants import pair_constants
 from hieronnx.match.structure import Match, Matcher
 from hieronnx.match.tensors import map_tensors
@@ -115,7 +116,7 @@ class _Attributor:
         if len(shares) < 2:
             return next(iter(shares), None)
         evidence = "carried" if all(share.evidence == "carried" for share in shares) else "dataflow"
-        return join_scopes(shares, self._tree, evidence)
+        return self._tree.join(shares, evidence)
 
     def _attribute_handed(self, found: list[Attribution | None]) -> None:
         """Give inserted nodes to the calls that made what they hand on; what no call made, to those that read it.
@@ -123,7 +124,7 @@ class _Attributor:
         What quantizes serves those who compute with the quantized numbers, unless they are only turned back.
         """
         b, handed = self._matcher.b, self._matcher.handed
-        consumers = b.consumers() if handed else []
+        consumers = b.consumers if handed else []
         for index in reversed(handed):
             node = b.nodes[index]
             readers = [r for t in node.outputs if t != NO_TENSOR for r in consumers[t]]
@@ -134,7 +135,7 @@ class _Attributor:
                 continue
             reading = [found[r] for r in readers]
             if any(reading):
-                served = join_scopes([reader for reader in reading if reader is not None], self._tree, "dataflow")
+                served = self._tree.join((reader for reader in reading if reader is not None), "dataflow")
                 origins = served.origins if len(served.origins) <= _MANY else (served.scope,)
                 found[index] = Attribution(served.scope, origins, "dataflow", "consumers")
 
@@ -159,7 +160,7 @@ class _Attributor:
         if not core:
             return None
         own = [scope for n in core if (scope := self._scopes[n]) is not None]
-        joined = join_scopes(own, self._tree, "carried" if proven else "name")
+        joined = self._tree.join(own, "carried" if proven else "name")
         untouched = proven and len(core) == 1 and self._a.nodes[core[0]].op == self._matcher.b.nodes[index].op
         evidence, rule = (own[0].evidence, own[0].rule) if untouched else (joined.evidence, "")
         copies = [origin for n in core for origin in self._merged.get(n, ())]
@@ -235,9 +236,9 @@ class _Attributor:
         known, b = self._matcher.known, self._matcher.b
         node = b.nodes[member]
         # What moves elements reads sizes and axes next to them; many share these.
-        read = node.inputs[:1] if node.op in DATA_MOVEMENT_OPS and node.op != "Concat" else b.reads(member)
+        read = node.inputs[:1] if node.op in DATA_MOVEMENT_OPS and node.op != "Concat" else b.nodes[member].reads
         reads = {known[t] for t in read if t in b.constants} - {None}
-        return [n for n in region if reads.intersection(self._a.reads(n))]
+        return [n for n in region if reads.intersection(self._a.nodes[n].reads)]
 
     def _claim_by_operator(self, claims: dict[int, list[int]], region: Sequence[int], order: Order) -> None:
         """Pair the nodes of an operator in their order, where A has as many as B; else each may be any of them.
@@ -271,10 +272,10 @@ class _Attributor:
 
     def _reading_of_b(self, member: int) -> Hashable:
         b, known = self._matcher.b, self._matcher.known
-        return self._reading(b.nodes[member].op, (known[t] for t in b.reads(member)))
+        return self._reading(b.nodes[member].op, (known[t] for t in b.nodes[member].reads))
 
     def _reading_of_a(self, node: int, inside: Collection[int]) -> Hashable:
-        read = (t for t in self._a.reads(node) if self._a.producers[t] not in inside)
+        read = (t for t in self._a.nodes[node].reads if self._a.producers[t] not in inside)
         return self._reading(self._a.nodes[node].op, read)
 
     def _reading(self, op: str, tensors: Iterable[int | None]) -> Hashable:
@@ -288,7 +289,7 @@ class _Attributor:
         pending, seen = [node], {node}
         b, computes = self._matcher.b, self._a.nodes[node].op not in DATA_MOVEMENT_OPS
         while pending:
-            for tensor in self._a.reads(pending.pop(0)):
+            for tensor in self._a.nodes[pending.pop(0)].reads:
                 producer = self._a.producers[tensor]
                 if producer in claimants and not (computes and b.nodes[claimants[producer]].op in DATA_MOVEMENT_OPS):
                     return claimants[producer]

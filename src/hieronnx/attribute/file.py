@@ -14,8 +14,10 @@ from hieronnx.attribute.projected import Projected
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.errors import check_known
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import View, view_model
-from hieronnx.hierarchy.records import CallId, CallTree, Hierarchy, Initializer, Node
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.records import CallId, Initializer, Node
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 STRATEGIES = ("htp", "usage_based")

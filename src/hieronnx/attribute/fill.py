@@ -17,7 +17,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree, Node
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId, Node
 
 
 def fill_gaps(
@@ -45,7 +46,7 @@ def fill_gaps(
 
 def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, ...]:
     """Make the nodes of a hierarchy, in the order of the file."""
-    return tuple(_make_node(view, index, attributions[index]) for index in view.file_order())
+    return tuple(_make_node(view, index, attributions[index]) for index in view.file_order)
 
 
 def _make_node(view: View, index: int, attribution: Attribution) -> Node:
@@ -111,7 +112,7 @@ def _look(
 
 def _readers(view: View, owners: Sequence[int | None]) -> list[list[int | None]]:
     """For each node those that read it; None stands for what is around its graph."""
-    consumers = view.consumers()
+    consumers = view.consumers
     returned: dict[int, set[int]] = defaultdict(set)
     for number, graph in enumerate(view.graphs):
         returned[number].update(graph.outputs)

@@ -45,7 +45,7 @@ class Order:
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
     """Return which of the nodes, given in order, feed which: pairs of their places, in the order of the graph."""
     places: dict[int | None, int] = {node: place for place, node in enumerate(nodes)}
-    made = ((view.producers[tensor], place) for place, node in enumerate(nodes) for tensor in view.reads(node))
+    made = ((view.producers[tensor], place) for place, node in enumerate(nodes) for tensor in view.nodes[node].reads)
     return [(places[producer], place) for producer, place in made if producer in places]
 
 

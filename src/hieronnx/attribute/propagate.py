@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph.values import is_constant
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 
 _ROUNDS = 3
 """How often what was found is passed on; more find little more."""
@@ -25,7 +25,7 @@ def propagate(
 ) -> list[Attribution]:
     """Return the attributions with every gap filled from its neighbours; with the root where they say nothing."""
     neighbours = _Neighbours(_find_feeders(view), _find_readers(view))
-    constant = _find_constant(view)
+    constant = [all(view.flow.constant[t] for t in node.makes) for node in view.nodes]
     found = list(known)
     for _ in range(_ROUNDS):
         before = found.count(None)
@@ -130,18 +130,6 @@ def _pass_on(
             heard = _hear(neighbours[index], scopes, beyond, around[index])
             beyond[index] = tree.lowest_above(heard) if heard else None
     return beyond
-
-
-def _find_constant(view: View) -> list[bool]:
-    """Say for each node whether it reads constants and shapes alone."""
-    constant = [tensor in view.constants for tensor in range(len(view.names))]
-    found = []
-    for node in view.nodes:
-        found.append(is_constant(node, constant))
-        for tensor in node.outputs:
-            if tensor != NO_TENSOR:
-                constant[tensor] = found[-1]
-    return found
 
 
 # -- neighbours -------------------------------------------------------------------------------------------

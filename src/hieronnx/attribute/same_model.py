@@ -22,7 +22,8 @@ from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.capture.untouched import untouched
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import view_model, walk_nodes
+from hieronnx.graph.building import view_model
+from hieronnx.graph.walks import walk_nodes
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.sessions import Array, Runner, open_runner

@@ -24,8 +24,11 @@ from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Annotate, Captured, ExportRequest
 from hieronnx.capture.fx_values import FxValues
 from hieronnx.errors import writing
-from hieronnx.graph.view import View, first_output, view_model, walk_nodes
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId, CallTree
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
+from hieronnx.graph.walks import first_output, walk_nodes
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 
 _MARK = "hieronnx.call"
 _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_inputs": "keep_initializers_as_inputs"}

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from hieronnx.capture.private_torch import node_blocks, node_inputs, node_outputs
-from hieronnx.graph.view import NO_TENSOR, View, ViewGraph, ViewNode, body_key
+from hieronnx.graph.view import NO_TENSOR, View, ViewGraph, ViewNode
+from hieronnx.graph.walks import body_key
 
 _SMALL_TENSOR_BYTES = 1024
 
@@ -24,8 +25,7 @@ class TorchView:
 
     def with_final_names(self) -> View:
         """Return the view under the names that its values have by now, which are those in the file."""
-        view = self.view
-        view.names = [value.debugName() for value in self.values]
+        view = replace(self.view, names=[value.debugName() for value in self.values], graphs=list(self.view.graphs))
         for number, graph in enumerate(view.graphs):
             if graph.owner is not None:
                 parent, output = view.node_key(graph.owner)
@@ -107,7 +107,7 @@ def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
     return list(zip(labels, blocks, strict=False))
 
 
-def _attribute_key(node: torch.Node) -> Hashable:
+def _attribute_key(node: torch.Node) -> tuple[tuple[str, Hashable], ...]:
     return tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
 
 

@@ -30,7 +30,8 @@ from hieronnx.capture.traced_values import TracedValues
 from hieronnx.errors import writing
 from hieronnx.files.wire import read_node_names, write_annotated
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import Attribution, CallId, CallTree, join_scopes
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
@@ -211,7 +212,7 @@ class _Watcher:
             replaced = [scope for _, scope in self._traced[expected:place] if scope is not None]
             if replaced and pending:
                 # Between two calls with nothing in between, which node is whose is not known.
-                joined = join_scopes(replaced, self._tree(), "captured" if len(replaced) == 1 else "dataflow")
+                joined = self._tree().join(replaced, "captured" if len(replaced) == 1 else "dataflow")
                 for new in pending:
                     self._note_all(new, joined)
             pending, expected = [], place + 1
@@ -277,7 +278,7 @@ class _Watcher:
         lowered = [any(value.unique() in self._noted for value in node_outputs(node)) for node in seen.nodes]
         if all(lowered):
             return found
-        readers = seen.view.consumers()
+        readers = seen.view.consumers
         for index in reversed(range(len(found))):
             made = (tensor for tensor in seen.view.nodes[index].outputs if tensor != NO_TENSOR)
             served = {found[reader] for tensor in made for reader in readers[tensor]}

@@ -9,7 +9,7 @@ import msgspec
 
 from hieronnx.capture.specs import InputSpec
 from hieronnx.errors import InputError
-from hieronnx.hierarchy.thresholds import check_threshold
+from hieronnx.hierarchy.categories import check_threshold
 
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*:(?P<axes>.+)")

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers
-from hieronnx.graph.view import View, body_key, first_output, node_bodies, walk_nodes
+from hieronnx.graph.view import View
+from hieronnx.graph.walks import body_key, first_output, node_bodies, walk_nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from hieronnx.errors import HieronnxError
-from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId
 
 FORMAT_VERSION = "1.1"
 # Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.

@@ -29,7 +29,8 @@ from hieronnx.files.document import (
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.categories import category_of
-from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Hierarchy, Module, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Module, Node
 
 
 def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
@@ -164,7 +165,7 @@ def _tags_in_view_order(view: View, hierarchy: Hierarchy) -> list[str]:
 
 def _reader_tags(view: View, tags: Sequence[str]) -> list[list[str]]:
     """Return for each tensor the tags of the nodes that read it, once each, in order."""
-    return [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers()]
+    return [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
 
 
 def _encode_nodes(

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.document import FORMAT_VERSION, check_references, check_version, make_calls
-from hieronnx.graph.view import first_output, walk_nodes
-from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Hierarchy, Module, Node
+from hieronnx.graph.walks import first_output, walk_nodes
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node
 
 _PREFIX = "hieronnx."
 CALLS_KEY = f"{_PREFIX}calls"

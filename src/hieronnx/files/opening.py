@@ -7,14 +7,15 @@ needed to know every node's call, and survives where the sidecar gets lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError
+from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.document import (
     CallRef,
     Document,
@@ -27,9 +28,12 @@ from hieronnx.files.document import (
 )
 from hieronnx.files.metadata import CALLS_KEY, read_embedded
 from hieronnx.files.wire import read_node_keys, read_skeleton
-from hieronnx.graph.view import ModelLike, first_output, load_model, reading_graph, walk_nodes
-from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph.view import ModelLike
+from hieronnx.graph.walks import first_output, walk_nodes
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Initializer, Module, Node
 
+_NO_NUMBER = "invalid literal for int() with base 10: "
 _DROPPED = (
     "its metadata has calls, but no node names its own: a tool rewrote the model and dropped that; "
     "'hieronnx carry' puts it back from the file as exported"
@@ -82,7 +86,7 @@ def open_model(model: ModelLike) -> OpenedModel:
         HieronnxError: If the file is missing or is not an ONNX model, or its hierarchy cannot be read.
     """
     if not isinstance(model, str | os.PathLike):
-        loaded = load_model(model)
+        loaded = load_ir_model(model)
         return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
     path = Path(model)
     loaded = read_structure(path)
@@ -106,6 +110,51 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
     foreign = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
     inside = _DROPPED if dropped else f"no metadata inside; {_REMEDY}"
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{foreign} and {inside}")
+
+
+def load_ir_model(model: ModelLike) -> ir.Model:
+    """Return the model as onnx-ir, with weights in external files left where they are.
+
+    Raises:
+        HieronnxError: If the file is missing or is not an ONNX model.
+    """
+    if isinstance(model, ir.Model):
+        return model
+    if not isinstance(model, str | os.PathLike):
+        if not hasattr(model, "graph"):
+            raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
+        with reading_graph("the model"):
+            return ir.serde.deserialize_model(model)
+    path = _existing(Path(model))
+    try:
+        with reading_graph(f"'{path}'"):
+            loaded = ir.load(path)
+    except HieronnxError:
+        raise
+    except Exception as error:
+        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
+    if not loaded.graph.opset_imports:
+        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: it names no opset")
+    return loaded
+
+
+@contextmanager
+def reading_graph(name: str) -> Iterator[None]:
+    """Turn what onnx-ir says of a graph that it cannot read into one of our errors, with the innermost cause."""
+    try:
+        yield
+    except (ir.serde.SerdeError, NotImplementedError, ValueError, TypeError, LookupError, AssertionError) as error:
+        raise HieronnxError(f"hieronnx cannot read {name}: {_innermost_reason(error)}") from error
+
+
+def _innermost_reason(error: BaseException) -> str:
+    while (inner := error.__cause__ or error.__context__) is not None:  # onnx-ir may fail while it tells of a failure
+        error = inner
+    reason = " ".join(str(error).split())
+    if reason.startswith(_NO_NUMBER):
+        return f"it has {reason.removeprefix(_NO_NUMBER)} where a number should be"
+    # onnx-ir only asserts that contents and type of a tensor fit.
+    return reason or "a tensor holds what its type does not"
 
 
 def _existing(path: Path) -> Path:

@@ -16,7 +16,8 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from hieronnx.errors import HieronnxError
-from hieronnx.graph.view import SMALL_TENSOR_BYTES, body_key
+from hieronnx.graph.view import SMALL_TENSOR_BYTES
+from hieronnx.graph.walks import body_key
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 _Chunk: TypeAlias = "bytes | memoryview"

@@ -17,8 +17,9 @@ from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import read_structure, sidecar_path
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.wire import find_locations, map_file, read_locations, write_annotated
-from hieronnx.graph.view import ModelLike, View, view_model
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import ModelLike, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
 
 _LARGEST_MESSAGE = 2**31 - 1
 

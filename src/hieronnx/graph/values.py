@@ -3,52 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
-from typing import TypeAlias, cast
+from collections.abc import Hashable
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
+from hieronnx.graph.operators import COPY_OPS, RANDOM_OPS
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
-_NONDETERMINISTIC = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout"}
-)
-# What hands its first input on as other numbers, which stand for the same values.
-QUANTIZE_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
-# What puts its first input into another order in memory.
-LAYOUT_OPS = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
-# What hands its first input on as it is, but for its type, its precision or its layout in memory.
-PASSTHROUGH_OPS = (
-    QUANTIZE_OPS
-    | LAYOUT_OPS
-    | {
-        "Cast",
-        "CastLike",
-        "Identity",
-        "DequantizeLinear",
-        "com.microsoft::DequantizeLinear",
-    }
-)
-# What computes nothing: it moves elements, or hands them on.
-DATA_MOVEMENT_OPS = PASSTHROUGH_OPS | {
-    "Concat",
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Pad",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-}
 _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
 
 _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
@@ -67,8 +30,7 @@ class Values:
     def __init__(self, view: View) -> None:
         self.number = [-1] * len(view.names)
         self.source = [-1] * len(view.names)
-        self.constant = [False] * len(view.names)
-        self.literal = [False] * len(view.names)
+        self.constant, self.literal = view.flow.constant, view.flow.literal
         self._types = view.types
         self._table: dict[Hashable, int] = {}
         self._contents: dict[int, _Content] = {}
@@ -76,16 +38,13 @@ class Values:
         for tensor in range(len(view.names)):
             if view.producers[tensor] is None:
                 content = view.constants.get(tensor)
-                self.constant[tensor] = self.literal[tensor] = tensor in view.constants
                 self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
                 self._remember(tensor, content)
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             self._add(index, node)
-            handed = is_passthrough(node)
-            for output in node.outputs:
-                if output != NO_TENSOR:
-                    self.source[output] = self.number[output] if handed is None else self.source[handed]
+            for output in node.makes:
+                self.source[output] = self.number[output] if node.passes_on is None else self.source[node.passes_on]
 
     def _intern(self, key: Hashable) -> int:
         return self._table.setdefault(key, len(self._table))
@@ -97,12 +56,7 @@ class Values:
                 self._contents[tensor] = dtype, shape, elements
 
     def _add(self, index: int, node: ViewNode) -> None:
-        constant = is_constant(node, self.constant)
-        literal = constant and all(self.literal[t] for t in (*node.inputs, *node.captures) if t != NO_TENSOR)
-        for output in node.outputs:
-            if output != NO_TENSOR:
-                self.constant[output], self.literal[output] = constant, literal
-        if node.op in ("Cast", "CastLike", "Identity", "Constant") and self._add_simple(node):
+        if (node.op in COPY_OPS or node.op == "Constant") and self._add_simple(node):
             return
         key = self.key(index, node)
         for position, output in enumerate(node.outputs):
@@ -113,7 +67,7 @@ class Values:
         """Number the output of a node that copies, casts or holds a value, if that can be seen through."""
         output = node.outputs[0]
         if node.op == "Constant":
-            content = dict(cast("tuple[tuple[str, Hashable], ...]", node.attributes)).get("value")
+            content = node.attribute("value")
             self.number[output] = self._intern(("constant", content))
             self._remember(output, content)
             return content is not None
@@ -139,7 +93,7 @@ class Values:
 
     def is_copy(self, node: ViewNode) -> bool:
         """Say whether a node hands on its first input as it is, also as a cast to the type that it has already."""
-        made = node.outputs[0] if node.op in ("Cast", "CastLike", "Identity") else NO_TENSOR
+        made = node.outputs[0] if node.op in COPY_OPS else NO_TENSOR
         read = node.inputs[0] if node.inputs else NO_TENSOR
         return NO_TENSOR not in (made, read) and self.number[made] == self.number[read]
 
@@ -153,13 +107,12 @@ class Values:
         """Return the type that a cast casts to."""
         if node.op == "CastLike":
             return None if len(node.inputs) < 2 or node.inputs[1] == NO_TENSOR else self._dtype(node.inputs[1])
-        to = dict(cast("tuple[tuple[str, Hashable], ...]", node.attributes)).get("to")
-        number = to[1] if isinstance(to, tuple) and to[0] == "INT" else to
+        number = node.attribute("to")
         return ir.DataType(number) if isinstance(number, int) else None
 
     def key(self, index: int, node: ViewNode) -> Hashable:
         """Key a node by its operator, attributes and inputs; a node with bodies or dice is only itself."""
-        if node.bodies or node.op in _NONDETERMINISTIC:
+        if node.bodies or node.op in RANDOM_OPS:
             return "node", index
         if node.op == "Constant":
             return "constant", node.attributes
@@ -173,17 +126,3 @@ def _convert(content: _Content, dtype: ir.DataType) -> _Content:
     with np.errstate(all="ignore"):
         made = np.frombuffer(elements, before.numpy()).astype(dtype.numpy())
     return dtype, shape, made.tobytes()
-
-
-def is_passthrough(node: ViewNode) -> int | None:
-    """Return the tensor that a node only hands on, in another type, precision or layout; None where it does more."""
-    if node.op not in PASSTHROUGH_OPS or not node.inputs or NO_TENSOR in (node.inputs[0], node.outputs[0]):
-        return None
-    return node.inputs[0]
-
-
-def is_constant(node: ViewNode, constant: Sequence[bool]) -> bool:
-    """Say whether a node computes the same whatever the graph's inputs are, their shapes and types aside."""
-    if node.op in _NONDETERMINISTIC:
-        return False
-    return all(constant[tensor] for tensor in node.reads_values)

@@ -1,36 +1,38 @@
-"""The adapter over onnx-ir: loading without weights, and a light view of a graph's structure.
+"""The light view of a graph that everything works on.
 
-A `View` has numbers for tensors and nodes, all graphs of the model in one space: the main graph, the bodies
-of control-flow nodes, and functions. It is what carry and the tools walk; it holds no weights, so that a
-view of a graph can outlive the graph (an optimizer works in place).
+A `View` has numbers for tensors and nodes, all graphs of the model in one space: the main graph, the bodies of
+control-flow nodes, and functions. It holds no weights, so that the view of a graph can outlive the graph (an optimizer
+works in place).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-import onnx_ir as ir
-
-from hieronnx.errors import HieronnxError, InputError
+from hieronnx.graph.operators import (
+    PASSTHROUGH_OPS,
+    RANDOM_OPS,
+    SIZE_JOINING_OPS,
+    SIZE_OPS,
+    SIZE_PICKING_OPS,
+    VALUE_FREE_INPUTS,
+)
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 
 NO_TENSOR = -1
+"""Stands for an input or output that is left out."""
 SMALL_TENSOR_BYTES = 1024
-_SCALARS = frozenset({ir.AttributeType.FLOAT, ir.AttributeType.INT, ir.AttributeType.STRING})
-_LISTS = frozenset({ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS})
-_NO_NUMBER = "invalid literal for int() with base 10: "
-# Inputs of which only the shape or the element type counts, not the values.
-_VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
+"""Up to this size the contents of a tensor are kept: they say what the graph does (shapes, axes, indices)."""
 
 
 class TensorType(NamedTuple):
@@ -50,15 +52,39 @@ class ViewNode:
     graph: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    attributes: Hashable
+    attributes: tuple[tuple[str, Hashable], ...]
+    """Names and keys of values, in the order of the names; bodies left out."""
     bodies: tuple[int, ...] = ()
     captures: tuple[int, ...] = ()
     """Tensors from outside that the bodies use."""
 
     @property
+    def reads(self) -> tuple[int, ...]:
+        """All tensors that the node reads, those captured by its bodies included."""
+        return tuple(t for t in (*self.inputs, *self.captures) if t != NO_TENSOR)
+
+    @property
+    def makes(self) -> tuple[int, ...]:
+        """The outputs that are there."""
+        return tuple(t for t in self.outputs if t != NO_TENSOR)
+
+    @property
+    def passes_on(self) -> int | None:
+        """The tensor that the node only passes on, in another type, precision or layout; None where it does more."""
+        if self.op not in PASSTHROUGH_OPS or not self.inputs or NO_TENSOR in (self.inputs[0], self.outputs[0]):
+            return None
+        return self.inputs[0]
+
+    def attribute(self, name: str) -> Hashable:
+        """Return the value of an attribute; None where the node does not have it."""
+        value = next((value for key, value in self.attributes if key == name), None)
+        # A number is kept with its kind.
+        return value[1] if isinstance(value, tuple) and len(value) == 2 and value[0] in ("INT", "INTS") else value
+
+    @property
     def reads_values(self) -> list[int]:
         """The tensors whose values the node reads, not their shape or type alone."""
-        free = _VALUE_FREE_INPUTS.get(self.op)
+        free = VALUE_FREE_INPUTS.get(self.op)
         inputs = (t for position, t in enumerate(self.inputs) if position != free)
         return [t for t in (*inputs, *self.captures) if t != NO_TENSOR]
 
@@ -75,9 +101,27 @@ class ViewGraph:
     outputs: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass
+class Flow:
+    """What each tensor of a graph depends on.
+
+    Attributes:
+        literal: whether it depends on no input at all.
+        constant: whether it depends on no input but through its shape or type.
+        size: whether it is a number, or a short list of numbers, that is computed from sizes.
+    """
+
+    literal: list[bool]
+    constant: list[bool]
+    size: list[bool]
+
+
+@dataclass
 class View:
-    """The structure of a model: nodes in file order (a body's nodes before their owner), tensors, graphs."""
+    """The structure of a model: nodes in file order (a body's nodes before their owner), tensors, graphs.
+
+    What is derived from it is derived once, when it is first asked for: by then the view is complete.
+    """
 
     nodes: list[ViewNode] = field(default_factory=list)
     graphs: list[ViewGraph] = field(default_factory=list)
@@ -115,27 +159,26 @@ class View:
                 self.producers[output] = index
         return index
 
-    def reads(self, node: int) -> tuple[int, ...]:
-        """Return all tensors that a node reads, those captured by its bodies included."""
-        found = self.nodes[node]
-        return tuple(t for t in (*found.inputs, *found.captures) if t != NO_TENSOR)
-
-    def file_order(self) -> list[int]:
-        """Return the nodes in the order of the file: the bodies of a node right after it, functions last."""
-        by_graph: list[list[int]] = [[] for _ in self.graphs]
+    @cached_property
+    def nodes_in(self) -> list[list[int]]:
+        """For each graph its nodes."""
+        nodes: list[list[int]] = [[] for _ in self.graphs]
         for index, node in enumerate(self.nodes):
-            by_graph[node.graph].append(index)
+            nodes[node.graph].append(index)
+        return nodes
+
+    @cached_property
+    def file_order(self) -> list[int]:
+        """The nodes in the order of the file: the bodies of a node right after it, functions last."""
+        outer = [number for number, graph in enumerate(self.graphs) if graph.owner is None]
         order: list[int] = []
-        pending = [index for g in reversed(self._outer_graphs()) for index in reversed(by_graph[g])]
+        pending = [index for graph in reversed(outer) for index in reversed(self.nodes_in[graph])]
         while pending:
             index = pending.pop()
             order.append(index)
             for body in reversed(self.nodes[index].bodies):
-                pending.extend(reversed(by_graph[body]))
+                pending.extend(reversed(self.nodes_in[body]))
         return order
-
-    def _outer_graphs(self) -> list[int]:
-        return [number for number, graph in enumerate(self.graphs) if graph.owner is None]
 
     def node_key(self, index: int) -> tuple[str, str]:
         """Return what identifies a node in its file: its graph's key and its first output."""
@@ -143,265 +186,66 @@ class View:
         output = next((self.names[t] for t in node.outputs if t != NO_TENSOR), "")
         return self.graphs[node.graph].key, output
 
+    def tensor_key(self, tensor: int) -> tuple[str, str]:
+        """Return what identifies a tensor in its file: its graph's key and its name."""
+        return self.graphs[self.tensor_graphs[tensor]].key, self.names[tensor]
+
+    def find_tensor(self, graph: str, name: str) -> int | None:
+        """Return the tensor of this name in the graph of this key."""
+        return self._tensors.get((graph, name))
+
+    @cached_property
+    def _tensors(self) -> dict[tuple[str, str], int]:
+        return {self.tensor_key(tensor): tensor for tensor in range(len(self.names))}
+
+    @cached_property
     def consumers(self) -> list[list[int]]:
-        """Return for each tensor the nodes that read it, captures not counted."""
-        found: list[list[int]] = [[] for _ in self.names]
+        """For each tensor the nodes that read it, captures not counted."""
+        readers: list[list[int]] = [[] for _ in self.names]
         for index, node in enumerate(self.nodes):
             for tensor in node.inputs:
                 if tensor != NO_TENSOR:
-                    found[tensor].append(index)
-        return found
+                    readers[tensor].append(index)
+        return readers
+
+    @cached_property
+    def flow(self) -> Flow:
+        """What each tensor depends on."""
+        literal = [tensor in self.constants for tensor in range(len(self.names))]
+        flow = Flow(literal, literal.copy(), [False] * len(self.names))
+        operators, graphs = self._random_operators(), set[int]()
+        for node in self.nodes:
+            if node.op in operators or not graphs.isdisjoint(node.bodies):
+                graphs.add(node.graph)  # so that the node that has this body is random, too
+                continue
+            reads = node.reads
+            made_of_literals = all(flow.literal[t] for t in reads)
+            constant = made_of_literals or all(flow.constant[t] for t in node.reads_values)
+            size = not made_of_literals and _is_size(node, flow)
+            for tensor in node.makes:
+                flow.literal[tensor], flow.constant[tensor], flow.size[tensor] = made_of_literals, constant, size
+        return flow
+
+    def _random_operators(self) -> set[str]:
+        """Return the operators that give something else each time: also the functions that have one of them."""
+        outer = list(range(len(self.graphs)))
+        users: dict[str, set[str]] = defaultdict(set)
+        for number, graph in enumerate(self.graphs):  # each after the one around it
+            if graph.owner is not None:
+                outer[number] = outer[self.nodes[graph.owner].graph]
+        for node in self.nodes:
+            if outer[node.graph]:  # not the main graph
+                users[node.op].add(self.graphs[outer[node.graph]].key)
+        random = list(RANDOM_OPS)
+        for operator in random:
+            random += sorted(users.pop(operator, set()).difference(random))
+        return set(random)
 
 
-def load_model(model: ModelLike) -> ir.Model:
-    """Return the model as onnx-ir, with weights in external files left where they are.
-
-    Raises:
-        HieronnxError: If the file is missing or is not an ONNX model.
-    """
-    if isinstance(model, ir.Model):
-        return model
-    if not isinstance(model, str | os.PathLike):
-        if not hasattr(model, "graph"):
-            raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
-        with reading_graph("the model"):
-            return ir.serde.deserialize_model(model)
-    path = Path(model)
-    if not path.is_file():
-        raise HieronnxError(f"no ONNX file at '{path}'")
-    try:
-        with reading_graph(f"'{path}'"):
-            loaded = ir.load(path)
-    except HieronnxError:
-        raise
-    except Exception as error:
-        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: {error}") from error
-    if not loaded.graph.opset_imports:
-        raise HieronnxError(f"'{path}' cannot be read as an ONNX model: it names no opset")
-    return loaded
-
-
-@contextmanager
-def reading_graph(name: str) -> Iterator[None]:
-    """Turn what onnx-ir says of a graph that it cannot read into one of our errors, with the innermost cause."""
-    try:
-        yield
-    except (ir.serde.SerdeError, NotImplementedError, ValueError, TypeError, LookupError, AssertionError) as error:
-        raise HieronnxError(f"hieronnx cannot read {name}: {_innermost_reason(error)}") from error
-
-
-def _innermost_reason(error: BaseException) -> str:
-    while (inner := error.__cause__ or error.__context__) is not None:  # onnx-ir may fail while it tells of a failure
-        error = inner
-    reason = " ".join(str(error).split())
-    if reason.startswith(_NO_NUMBER):
-        return f"it has {reason.removeprefix(_NO_NUMBER)} where a number should be"
-    # onnx-ir only asserts that contents and type of a tensor fit.
-    return reason or "a tensor holds what its type does not"
-
-
-def first_output(node: ir.Node) -> str:
-    """Return the name of the node's first output that has one: what identifies it within its graph."""
-    return next((value.name for value in node.outputs if value.name), "")
-
-
-def walk_nodes(model: ir.Model) -> Iterator[tuple[str, ir.Node]]:
-    """Yield each node with the key of its graph: main graph, bodies after their node, then functions."""
-    yield from _walk_graph(model.graph, "")
-    for function in model.functions.values():
-        yield from _walk_graph(function.graph, function_key(function))
-
-
-def _walk_graph(graph: ir.Graph, key: str) -> Iterator[tuple[str, ir.Node]]:
-    for node in graph:
-        yield key, node
-        for label, body in node_bodies(node):
-            yield from _walk_graph(body, body_key(key, first_output(node), label))
-
-
-def body_key(parent: str, output: str, label: str) -> str:
-    """Return the key of a body: the keys above it, its node's output, and its attribute."""
-    return f"{parent}/{output}.{label}" if parent else f"{output}.{label}"
-
-
-def function_key(function: ir.Function) -> str:
-    """Return the key of a function's graph: its domain and name, and its overload."""
-    domain, name, overload = function.identifier()
-    return f"{domain}::{name}" + (f":{overload}" if overload else "")
-
-
-def node_bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """Yield the bodies of a node with their labels: the attribute's name, and its index in a list."""
-    for name, attribute in node.attributes.items():
-        if attribute.is_ref():  # given where the function is called
-            continue
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield name, attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            for index, body in enumerate(attribute.as_graphs()):
-                yield f"{name}.{index}", body
-
-
-def view_model(
-    model: ir.Model,
-    visit: Callable[[int, ir.Node], None] | None = None,
-    content: Callable[[ir.TensorProtocol | None, str | None], Hashable] | None = None,
-) -> View:
-    """Build the view of a model in one walk.
-
-    Args:
-        model: The model.
-        visit: Called with each node's number and the node itself.
-        content: Keys an initializer and its name; by default so that only equal contents have equal keys.
-    """
-    builder = _ViewBuilder(visit, content or _content_key)
-    builder.add_graph(model.graph, "", "", None)
-    for function in model.functions.values():
-        builder.add_graph(function.graph, function_key(function), "", None)
-    return builder.view
-
-
-class _ViewBuilder:
-    """Numbers values as it meets them; a value is one tensor wherever it is captured."""
-
-    def __init__(
-        self,
-        visit: Callable[[int, ir.Node], None] | None,
-        content: Callable[[ir.TensorProtocol | None, str | None], Hashable],
-    ) -> None:
-        self.view = View()
-        self._visit, self._content = visit, content
-        self._numbers: dict[ir.Value, int] = {}
-        self._names: list[dict[str, int]] = []
-        """For each graph around the place the numbers of its tensors by name."""
-
-    def add_graph(self, graph: ir.Graph, key: str, label: str, owner: int | None) -> int:
-        view = self.view
-        number = len(view.graphs)
-        view.graphs.append(ViewGraph(key, label, owner, (), ()))
-        self._names.append({})
-        inputs = tuple(self._number(value, number) for value in graph.inputs)
-        for value in graph.initializers.values():
-            view.constants[self._number(value, number)] = self._content(value.const_value, value.name)
-        for node in graph:
-            self._add_node(node, number, key)
-        outputs = tuple(self._number_output(value, number) for value in graph.outputs)
-        view.graphs[number] = ViewGraph(key, label, owner, inputs, outputs)
-        self._names.pop()
-        return number
-
-    def _number_output(self, value: ir.Value, graph: int) -> int:
-        """Number an output; one that a graph around this one computes is known by its name alone."""
-        if value not in self._numbers and value.name:
-            for names in reversed(self._names):
-                if value.name in names:
-                    return names[value.name]
-        return self._number(value, graph)
-
-    def _add_node(self, node: ir.Node, graph: int, key: str) -> None:
-        view = self.view
-        inputs = tuple(NO_TENSOR if v is None else self._number(v, graph) for v in node.inputs)
-        outputs = tuple(self._number(v, graph) if v.name else NO_TENSOR for v in node.outputs)
-        start, known = len(view.nodes), len(view.names)
-        bodies = tuple(
-            self.add_graph(body, body_key(key, first_output(node), label), label, None)
-            for label, body in node_bodies(node)
-        )
-        captures = self._captures(bodies, start, known) if bodies else ()
-        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        op += f":{node.overload}" if node.overload else ""
-        made = ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
-        index = view.add_node(made)
-        for body in bodies:
-            old = view.graphs[body]
-            view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
-        if self._visit is not None:
-            self._visit(index, node)
-
-    def _captures(self, bodies: Sequence[int], start: int, known: int) -> tuple[int, ...]:
-        """Return what the bodies' nodes (those from `start`) read of the tensors that came before them."""
-        found: dict[int, None] = {}
-        for node in self.view.nodes[start:]:
-            found.update(dict.fromkeys(t for t in node.inputs if 0 <= t < known))
-        for body in bodies:
-            found.update(dict.fromkeys(t for t in self.view.graphs[body].outputs if t < known))
-        return tuple(found)
-
-    def _number(self, value: ir.Value, graph: int) -> int:
-        number = self._numbers.get(value)
-        if number is None:
-            number = self.view.add_tensor(value.name or "", graph, _type_of(value), _axes_of(value))
-            self._numbers[value] = number
-            if value.name:
-                self._names[-1][value.name] = number
-        return number
-
-
-def _type_of(value: ir.Value) -> TensorType | None:
-    if value.dtype is None or value.shape is None:
-        return None
-    return TensorType(value.dtype.name, tuple(dim if isinstance(dim, int) else None for dim in value.shape))
-
-
-def _axes_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    shape = value.shape
-    return None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
-
-
-def _attribute_key(node: ir.Node) -> Hashable:
-    return tuple(
-        (name, attribute_value_key(attribute))
-        for name, attribute in sorted(node.attributes.items())
-        if attribute.is_ref() or attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-    )
-
-
-def attribute_value_key(attribute: ir.Attr) -> Hashable:
-    """Key an attribute so that only equal values of one type have equal keys."""
-    kind = attribute.type
-    if attribute.is_ref():
-        return "reference", kind.name, attribute.ref_attr_name
-    if kind == ir.AttributeType.TENSOR:
-        return _tensor_key(attribute.as_tensor())
-    if kind in _SCALARS:
-        return kind.name, _exact(attribute.value)
-    if kind in _LISTS:
-        return kind.name, tuple(map(_exact, attribute.value))
-    return kind.name, _serialize_bare(attribute)
-
-
-def _exact(value: Hashable) -> Hashable:
-    # As text, NaN equals itself, and -0.0 is not 0.0.
-    return repr(value) if isinstance(value, float) else value
-
-
-def _serialize_bare(attribute: ir.Attr) -> bytes:
-    """Serialize an attribute without what people write for people."""
-    proto = ir.serde.serialize_attribute(attribute)
-    proto.doc_string = ""
-    sparse = [item for field in (proto.sparse_tensor, *proto.sparse_tensors) for item in (field.values, field.indices)]
-    for tensor in (*proto.tensors, *sparse):
-        tensor.name = tensor.doc_string = ""
-    return bytes(proto.SerializeToString(deterministic=True))
-
-
-def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
-    """Key a tensor in an attribute by its content; one that is in another file by where it is."""
-    if isinstance(tensor, ir.ExternalTensor):
-        return "external", tensor.location, tensor.offset, tensor.length
-    shape = tuple(tensor.shape.numpy())
-    if tensor.dtype == ir.DataType.STRING:
-        return tensor.dtype, shape, tuple(cast("ir.StringTensor", tensor).string_data())
-    content = tensor.tobytes()
-    if len(content) > SMALL_TENSOR_BYTES:
-        content = hashlib.blake2b(content, digest_size=16).digest()
-    return tensor.dtype, shape, content
-
-
-def _content_key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
-    """Key a tensor by its content where that is small and at hand; else by where it is, or by its name."""
-    if isinstance(tensor, ir.ExternalTensor):
-        return "external", tensor.location, tensor.offset, tensor.length
-    if tensor is None or tensor.nbytes > SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
-        return "named", name
-    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+def _is_size(node: ViewNode, flow: Flow) -> bool:
+    """Say whether a node that reads more than literals takes a size, or computes one from sizes and literals."""
+    if node.op in SIZE_OPS:
+        return True
+    if not all(flow.size[t] or flow.literal[t] for t in node.reads):
+        return False
+    return node.op in SIZE_JOINING_OPS or (node.op in SIZE_PICKING_OPS and flow.size[node.inputs[0]])

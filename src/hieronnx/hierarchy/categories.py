@@ -1,10 +1,12 @@
-"""The one table of what kind of work each ONNX operator does."""
+"""The one table of what kind of work each ONNX operator does, and how much of it should be attributed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+
+from hieronnx.errors import InputError, check_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,3 +181,25 @@ _CATEGORY_OF: Mapping[str, str] = MappingProxyType(
 def category_of(op_type: str, domain: str = "") -> str:
     """Return the name of an operator's category, `other` where the table does not know it."""
     return _CATEGORY_OF.get(op_type, "other") if domain in DOMAINS else "other"
+
+
+def read_thresholds(given: Mapping[str, float]) -> dict[str, float]:
+    """Return the threshold of every category: the one that is given, else its own.
+
+    Raises:
+        InputError: If a category is not known, or its threshold is no percentage.
+    """
+    for name, percent in given.items():
+        check_threshold(name, percent)
+    return {name: given.get(name, category.threshold) for name, category in CATEGORIES.items()}
+
+
+def check_threshold(name: str, percent: float) -> None:
+    """Make sure that a threshold is one.
+
+    Raises:
+        InputError: If there is no such category, or the number is no percentage.
+    """
+    check_known("category", name, CATEGORIES)
+    if not 0 <= percent <= 100:
+        raise InputError(f"the threshold of category '{name}' is {percent:g}; it must be between 0 and 100")

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from hieronnx.errors import InputError
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy
-from hieronnx.hierarchy.tags import escape, matches
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.targets import find_outermost, match_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: 
     Raises:
         InputError: If the pattern matches nothing.
     """
-    matched = {call.id for call in hierarchy.calls if pattern is None or _matches(call, pattern)}
-    if not matched:
-        raise InputError(_describe_no_match(hierarchy, pattern or ""))
+    matched = match_calls(hierarchy.calls, "*" if pattern is None else pattern)
+    if pattern is not None and not matched:
+        matched = {call.id for call in hierarchy.find_calls(pattern)}
     listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
     if pattern is not None:
         listed |= matched  # what was asked for is shown, tag or not
@@ -60,39 +60,5 @@ def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: 
             nearest[call.id] = call.id
         else:
             nearest[call.id] = nearest[call.parent]
-    ways = {above for call in matched for above in hierarchy.ancestors(call)}
-    return TreeRows(hierarchy, nearest, below, _find_topmost(hierarchy, matched), ways)
-
-
-def _matches(call: Call, pattern: str) -> bool:
-    return matches(pattern, call.id.module, str(call.id), call.via, call.tag)
-
-
-def _describe_no_match(hierarchy: Hierarchy, pattern: str) -> str:
-    message = f"no module path or tag matches '{pattern}'"
-    wider = f"*{pattern.strip('*')}*"
-    if wider != pattern and any(_matches(call, wider) for call in hierarchy.calls):
-        return f"{message}; did you mean '{wider}'?"
-    return f"{message}; a pattern looks like '*.0.*' or '*/{hierarchy.calls[-1].tag.rpartition('/')[2]}'"
-
-
-def _find_topmost(hierarchy: Hierarchy, matched: set[CallId]) -> set[CallId]:
-    """Return the matches that lie below no other."""
-    inside: set[CallId | None] = set()
-    topmost: set[CallId] = set()
-    for call in hierarchy.calls:
-        if call.parent in inside:
-            inside.add(call.id)
-        elif call.id in matched:
-            inside.add(call.id)
-            topmost.add(call.id)
-    return topmost
-
-
-def label_call(call: Call, class_name: str) -> str:
-    """Return the last segment of a call's tag; for one without a tag of its own, what it would look like."""
-    if call.tagged:
-        return call.tag.rpartition("/")[2]
-    path, number = call.id
-    name = f"{escape(class_name)}.{escape(path.rpartition('.')[2])}"
-    return f"{name}@{number}" if number else name
+    ways = {above for call in matched for above in hierarchy.tree.ancestors(call)}
+    return TreeRows(hierarchy, nearest, below, find_outermost(hierarchy.calls, matched), ways)

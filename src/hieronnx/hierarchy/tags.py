@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from hieronnx.errors import InputError
 from hieronnx.hierarchy.records import Call, CallId
@@ -85,9 +84,13 @@ def parse_tag(tag: str) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def matches(pattern: str, *names: str) -> bool:
-    """Say whether a glob matches one of the names (module paths, calls or tags)."""
-    return any(fnmatchcase(name, pattern) for name in names)
+def label_call(call: Call, class_name: str) -> str:
+    """Return the last segment of a call's tag; for one without a tag of its own, what it would look like."""
+    if call.tagged:
+        return call.tag.rpartition("/")[2]
+    path, number = call.id
+    name = f"{escape(class_name)}.{escape(path.rpartition('.')[2])}"
+    return f"{name}@{number}" if number else name
 
 
 def build_calls(sites: Sequence[CallSite], classes: Mapping[str, str], policy: TagPolicy) -> tuple[Call, ...]:

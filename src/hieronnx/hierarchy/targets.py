@@ -1,94 +1,100 @@
-"""Finding calls by the names that people give them: tags, module paths, `path@n`, and globs over these."""
+"""Selecting calls by the names that people give them: tags, module paths, `path@n`, and globs over these.
+
+Every command that takes a target or a pattern selects by these rules.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
 
-from hieronnx.errors import AmbiguousTargetError, HieronnxError, InputError
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy
-from hieronnx.hierarchy.tags import matches
-
-_MOST_NAMED = 8
+from hieronnx.errors import AmbiguousTargetError, InputError, list_some
+from hieronnx.hierarchy.records import Call, CallId, Module
 
 
-def find_call(hierarchy: Hierarchy, target: str) -> Call:
+def find_call(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> Call:
     """Find the one call that a target names; a module's path alone names its first call.
 
     Raises:
-        HieronnxError: If the target names none, or several.
+        InputError: If the target names none, or several.
     """
-    found = find_calls(hierarchy, target)
-    if len(found) > 1:
-        names = [str(call.id) or "the root" for call in found]
-        listed = ", ".join(names[:_MOST_NAMED]) + f" and {len(names) - _MOST_NAMED} more" * (len(names) > _MOST_NAMED)
-        raise AmbiguousTargetError(f"'{target}' matches {len(found)} calls: {listed}; name one of them")
-    return found[0]
+    selected = find_calls(calls, modules, target)
+    if len(selected) > 1:
+        names = list_some([str(call.id) or "the root" for call in selected], 8)
+        raise AmbiguousTargetError(f"'{target}' matches {len(selected)} calls: {names}; name one of them")
+    return selected[0]
 
 
-def find_calls(hierarchy: Hierarchy, target: str) -> list[Call]:
+def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> list[Call]:
     """Find the calls that a target names: exactly, or else as a glob; of those inside one another the outermost.
 
     Raises:
-        HieronnxError: If it names none.
+        InputError: If it names none.
     """
-    if exact := _find_exact(hierarchy, target):
+    if exact := _find_exact(calls, modules, target):
         return [exact]
-    matched = [call for call in hierarchy.calls if matches(target, *_names(call))]
+    matched = match_calls(calls, target)
     if not matched:
-        raise InputError(_describe_unknown(hierarchy, target))
-    return _outermost(hierarchy, matched)
+        raise InputError(f"no module call '{target}'; {_suggest(calls, modules, target)}")
+    outermost = find_outermost(calls, matched)
+    return [call for call in calls if call.id in outermost]
+
+
+def match_calls(calls: Sequence[Call], pattern: str) -> set[CallId]:
+    """Return the calls whose path, path@n, attribute path or own tag a glob matches."""
+    return {call.id for call in calls if any(fnmatchcase(name, pattern) for name in _names(call))}
+
+
+def find_outermost(calls: Sequence[Call], matched: Collection[CallId]) -> set[CallId]:
+    """Return the matched calls that lie below no other."""
+    inside: set[CallId | None] = set()
+    outermost: set[CallId] = set()
+    for call in calls:  # each after the one above it
+        if call.parent in inside or call.id in matched:
+            inside.add(call.id)
+            if call.parent not in inside:
+                outermost.add(call.id)
+    return outermost
 
 
 def _names(call: Call) -> tuple[str, ...]:
     return (str(call.id), call.id.module, call.via, *((call.tag,) if call.tagged else ()))
 
 
-def _find_exact(hierarchy: Hierarchy, target: str) -> Call | None:
+def _find_exact(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> Call | None:
     for position in range(3):  # a call's own name before its module's, and that before the names of others
-        for call in hierarchy.calls:
+        for call in calls:
             if _names(call)[position] == target:
                 return call
-    if numbered := _find_numbered(hierarchy, target):
+    if numbered := _find_numbered(calls, target):
         return numbered
-    tagged = next((call for call in hierarchy.calls if call.tagged and call.tag == target), None)
-    if tagged is None and target in hierarchy.modules:
-        raise HieronnxError(_describe_never_called(hierarchy, target))
+    tagged = next((call for call in calls if call.tagged and call.tag == target), None)
+    if tagged is None and target in modules:
+        below = any(call.via.startswith(f"{target}.") for call in calls)
+        hint = f"; '{target}.*' matches the calls below it" if below else ", so the file has no nodes of it"
+        raise InputError(f"module '{target}' ({modules[target].class_name}) is never called itself{hint}")
     return tagged
 
 
-def _find_numbered(hierarchy: Hierarchy, target: str) -> Call | None:
+def _find_numbered(calls: Sequence[Call], target: str) -> Call | None:
     """Find what `path@n` means where that is no call's own name: the first call, or one that is not there."""
     path, at, number = target.rpartition("@")
-    calls = [call for call in hierarchy.calls if call.id.module == path] if at else []
-    if not calls or not (number.isascii() and number.isdecimal()):
+    runs = [call for call in calls if call.id.module == path] if at else []
+    if not runs or not (number.isascii() and number.isdecimal()):
         return None
     if int(number) == 0:
-        return calls[0]
+        return runs[0]
     name = f"'{path}'" if path else "the root"
-    last = f"has {len(calls)} calls, the last is '{calls[-1].id}'" if len(calls) > 1 else "has one call; name it so"
+    last = f"has {len(runs)} calls, the last is '{runs[-1].id}'" if len(runs) > 1 else "has one call; name it so"
     raise InputError(f"no call '{target}': {name} {last}")
 
 
-def _describe_never_called(hierarchy: Hierarchy, path: str) -> str:
-    below = any(call.via.startswith(f"{path}.") for call in hierarchy.calls)
-    hint = f"; '{path}.*' matches the calls below it" if below else ", so the file has no nodes of it"
-    return f"module '{path}' ({hierarchy.modules[path].class_name}) is never called itself{hint}"
-
-
-def _outermost(hierarchy: Hierarchy, calls: Sequence[Call]) -> list[Call]:
-    inside = {call.id for call in calls}
-    covered: set[CallId | None] = set()
-    for call in hierarchy.calls:  # each after the one above it
-        if call.parent in covered or call.parent in inside:
-            covered.add(call.id)
-    return [call for call in calls if call.id not in covered]
-
-
-def _describe_unknown(hierarchy: Hierarchy, target: str) -> str:
-    names = dict.fromkeys(name for call in hierarchy.calls for name in _names(call) if name)
-    near = difflib.get_close_matches(target, [*names, *(m for m in hierarchy.modules if m not in names)], 3, 0.5)
-    hint = (
-        f"did you mean {' or '.join(repr(name) for name in near)}?" if near else "'hieronnx tree --all' lists all calls"
-    )
-    return f"no module call '{target}'; {hint}"
+def _suggest(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> str:
+    """Suggest what may have been meant: a wider pattern, or names that look alike."""
+    wider = f"*{target.strip('*')}*"
+    patterns = [wider] if wider != target and match_calls(calls, wider) else []
+    names = dict.fromkeys(name for call in calls for name in _names(call) if name)
+    near = difflib.get_close_matches(target, [*names, *(m for m in modules if m not in names)], 3, 0.5)
+    near = [*patterns, *near][:3]
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else "'hieronnx tree --all' lists all calls"

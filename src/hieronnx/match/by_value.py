@@ -16,7 +16,8 @@ import numpy as np
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.values import DATA_MOVEMENT_OPS, Values
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS
+from hieronnx.graph.values import Values
 from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, FingerprintIndex, order_distance, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner

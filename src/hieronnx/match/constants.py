@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from hieronnx.graph.values import is_passthrough
 from hieronnx.graph.view import View
 from hieronnx.match.structure import Matcher
 
@@ -38,12 +37,14 @@ def pair_constants(matcher: Matcher, work: Mapping[int, Sequence[int]]) -> dict[
 def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterable[tuple[int, int]]:
     """Pair the constants that a node of B reads with those that its nodes of A read, where only one can be meant."""
     b = matcher.b
-    read = {_see_through(b, t): None for t in b.reads(index) if matcher.constant_b[t] and matcher.known[t] is None}
+    read = {
+        _see_through(b, t): None for t in b.nodes[index].reads if matcher.constant_b[t] and matcher.known[t] is None
+    }
     of_b = [t for t in read if matcher.known[t] is None]
     if not of_b:
         return
     number = matcher.values.number
-    settled = {number[known] for t in b.reads(index) if (known := matcher.known[t]) is not None}
+    settled = {number[known] for t in b.nodes[index].reads if (known := matcher.known[t]) is not None}
     of_a = [t for t in _constants_of_a(matcher, nodes) if number[t] not in settled]
     for computed in (True, False):
         left_b = [t for t in of_b if (matcher.b.producers[t] is not None) == computed]
@@ -57,14 +58,14 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterable[t
 
 def _constants_of_a(matcher: Matcher, nodes: Sequence[int]) -> list[int]:
     a, inside = matcher.a, set(nodes)
-    read = {_see_through(a, t): None for node in nodes for t in a.reads(node) if matcher.values.constant[t]}
+    read = {_see_through(a, t): None for node in nodes for t in a.nodes[node].reads if matcher.values.constant[t]}
     return [t for t in read if a.producers[t] not in inside]
 
 
 def _see_through(view: View, tensor: int) -> int:
     """Return what a tensor is before nodes that only handed it on."""
     while (producer := view.producers[tensor]) is not None:
-        read = is_passthrough(view.nodes[producer])
+        read = view.nodes[producer].passes_on
         if read is None:
             break
         tensor = read

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from typing import cast
 
+from hieronnx.graph.operators import COMMUTATIVE_OPS, NEUTRAL_OPERANDS, RESHAPE_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
-
-# They keep the order of the elements, whatever sizes they give them.
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
-# With this as their second operand they change nothing; the first ones also with this as their first.
-_NEUTRAL = {"Add": 0, "Mul": 1, "Sub": 0, "Div": 1}
-_COMMUTATIVE = frozenset({"Add", "Mul"})
 
 
 def number_through_copies(view: View, values: Values) -> list[int]:
@@ -44,9 +38,9 @@ class _Copies:
         read = self.same.get(read, read)
         if node.op == "Transpose":
             self._add_turn(node, read, made)
-        elif node.op in _RESHAPES:
+        elif node.op in RESHAPE_OPS:
             self._add_reshape(node, read, made)
-        elif node.op in _NEUTRAL:
+        elif node.op in NEUTRAL_OPERANDS:
             self._add_neutral(node, made)
         elif node.op == "Expand" or (node.op == "Slice" and self._is_forward(node)):
             before = self._known_type(node.inputs[0])
@@ -54,16 +48,16 @@ class _Copies:
                 self.same[made] = read
 
     def _add_neutral(self, node: ViewNode, made: int) -> None:
-        for data, other in ((0, 1), (1, 0)) if node.op in _COMMUTATIVE else ((0, 1),):
+        for data, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE_OPS else ((0, 1),):
             content = self._values.elements(node.inputs[other])
             before = self._known_type(node.inputs[data])
-            neutral = content is not None and bool((content == _NEUTRAL[node.op]).all())
+            neutral = content is not None and bool((content == NEUTRAL_OPERANDS[node.op]).all())
             if neutral and before is not None and before == self._known_type(node.outputs[0]):
                 read = self._values.number[node.inputs[data]]
                 self.same[made] = self.same.get(read, read)
 
     def _add_turn(self, node: ViewNode, read: int, made: int) -> None:
-        turn = _attribute(node, "perm")
+        turn = node.attribute("perm")
         if isinstance(turn, tuple):
             source, before = self._turned.get(read, (read, tuple(range(len(turn)))))
             whole = tuple(before[axis] for axis in turn)
@@ -91,12 +85,6 @@ class _Copies:
         return steps == NO_TENSOR or (content is not None and bool((content > 0).all()))
 
 
-def _attribute(node: ViewNode, name: str) -> Hashable:
-    """Return an attribute of a node, whether or not it is kept with its kind."""
-    found = dict(cast("tuple[tuple[str, Hashable], ...]", node.attributes)).get(name)
-    return found[1] if isinstance(found, tuple) and len(found) == 2 and found[0] in ("INT", "INTS") else found
-
-
 # -- pieces -----------------------------------------------------------------------------------------------
 
 
@@ -115,7 +103,7 @@ def pair_pieces(matcher: Matcher) -> Iterator[tuple[int, int]]:
             continue
         start = _start_of_piece(values, split, node)
         for other in splits.get(values.number[split.inputs[0]], ()) if start is not None else ():
-            piece = _find_piece(matcher.b, other, a.types[node.outputs[0]], _attribute(split, "axis") or 0, start)
+            piece = _find_piece(matcher.b, other, a.types[node.outputs[0]], split.attribute("axis") or 0, start)
             if piece is not None:
                 yield node.outputs[0], piece
 
@@ -130,7 +118,7 @@ def _start_of_piece(values: Values, split: ViewNode, node: ViewNode) -> int | No
 
 def _find_piece(b: View, split: ViewNode, type_: TensorType | None, axis: Hashable, start: int | None) -> int | None:
     """Return the output of a Split that is of this type and begins there."""
-    other = _attribute(split, "axis") or 0
+    other = split.attribute("axis") or 0
     if type_ is None or not isinstance(axis, int) or not isinstance(other, int):
         return None
     rank, begins = len(type_.shape), 0

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property
 
-from hieronnx.graph.values import DATA_MOVEMENT_OPS, Values, is_passthrough
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS
+from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
 
 _MOST = 64  # nodes that read the same; more are not looked at
@@ -34,20 +35,20 @@ class OperatorKinds:
         found: dict[Hashable, list[int]] = defaultdict(list)
         for index, node in enumerate(self._a.nodes):
             read = self._values_read(index)
-            if read and is_passthrough(node) is None and not node.bodies:
+            if read and node.passes_on is None and not node.bodies:
                 found[node.graph, frozenset(self._values.source[t] for t in read)].append(index)
         return found
 
     @cached_property
     def _readers_a(self) -> list[list[int]]:
-        return self._a.consumers()
+        return self._a.consumers
 
     @cached_property
     def _readers_b(self) -> list[list[int]]:
-        return self._b.consumers()
+        return self._b.consumers
 
     def _values_read(self, node: int) -> list[int]:
-        return [t for t in self._a.reads(node) if not self._values.constant[t]]
+        return [t for t in self._a.nodes[node].reads if not self._values.constant[t]]
 
     def find(
         self, index: int, graph: int, read: Sequence[int], is_free: Callable[[int], bool]
@@ -183,7 +184,7 @@ class OperatorKinds:
 
     def _count_values(self, index: int) -> int:
         """Count the values that a node of B reads."""
-        return len({t for t in self._b.reads(index) if not self._constant_b[t]})
+        return len({t for t in self._b.nodes[index].reads if not self._constant_b[t]})
 
     def find_alike(self, node: int) -> list[int]:
         """Return the nodes of A with the operator of one that read what it reads, itself among them."""
@@ -209,7 +210,7 @@ def _look_through(view: View, readers: Sequence[Sequence[int]], tensor: int) -> 
     for current in handed:
         for reader in readers[current]:
             node = view.nodes[reader]
-            if is_passthrough(node) == current and len(handed) <= _LONGEST:
+            if node.passes_on == current and len(handed) <= _LONGEST:
                 handed.append(node.outputs[0])
             else:
                 found.append(reader)

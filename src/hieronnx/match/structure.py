@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph.values import LAYOUT_OPS, Values, is_constant, is_passthrough
+from hieronnx.graph.operators import LAYOUT_OPS
+from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.kinds import OperatorKinds
 
@@ -47,7 +48,7 @@ class Matcher:
         for tensor, name in enumerate(a.names):
             if name:
                 self._by_name[name].append(tensor)
-        self.constant_b = _constants(b)
+        self.constant_b = b.flow.constant
         """Whether a tensor of B depends on no input, but through a shape."""
         self._index: dict[Hashable, list[int]] = defaultdict(list)
         self._taken: set[int] = set()
@@ -143,7 +144,7 @@ class Matcher:
         if match is None and not made and named:
             # The output is an input of A under its own name: nothing was computed (an Identity that a tool added).
             self.known_update(named.items())
-            if is_passthrough(node) is not None:
+            if node.passes_on is not None:
                 self.handed[index] = self.known[node.outputs[0]]
         elif match is None and not self._hand_on(index):
             self._match_variant(index)
@@ -169,7 +170,7 @@ class Matcher:
     def _hand_on(self, index: int) -> bool:
         """Let what an inserted node hands on be known as what it reads."""
         node = self.b.nodes[index]
-        read = is_passthrough(node)
+        read = node.passes_on
         if read is None:
             return False
         known = self.known[read]
@@ -187,7 +188,7 @@ class Matcher:
         """Match a node of new names with one of A that reads the same and is an operator of the same kind."""
         node = self.b.nodes[index]
         graph = self.graphs.get(node.graph)
-        read = [self.known[t] for t in self.b.reads(index) if not self.constant_b[t]]
+        read = [self.known[t] for t in self.b.nodes[index].reads if not self.constant_b[t]]
         known = [t for t in read if t is not None]
         if graph is None or node.bodies or not known or len(known) < len(read) or NO_TENSOR in node.outputs[:1]:
             return
@@ -268,7 +269,7 @@ class Matcher:
         group, boundary, pending = {index: None}, [], [index]
         constant = self.constant_b[next(t for t in self.b.nodes[index].outputs if t != NO_TENSOR)]
         while pending and len(group) < _GROUP_LIMIT:
-            for tensor in self.b.reads(pending.pop()):
+            for tensor in self.b.nodes[pending.pop()].reads:
                 producer = self.b.producers[tensor]
                 known = self.known[tensor] if producer not in self.handed else self.handed[producer]
                 if known is not None:
@@ -309,7 +310,7 @@ class Matcher:
                 continue  # folded, or of a shape: part of the region, but nothing that it must be closed over
             if len(region) > _REGION_LIMIT:
                 return None
-            pending.extend(a.reads(producer))
+            pending.extend(a.nodes[producer].reads)
         return tuple(sorted(region))
 
     # Where the names are new -----------------------------------------------------------------------------
@@ -355,22 +356,8 @@ class Matcher:
     def _content_a(self, tensor: int) -> Hashable:
         producer = self.a.producers[tensor]
         if producer is not None and self.a.nodes[producer].op == "Constant":
-            attributes = dict(self.a.nodes[producer].attributes)  # type: ignore[call-overload]
-            return attributes.get("value")  # type: ignore[no-any-return]
+            return self.a.nodes[producer].attribute("value")
         return self.a.constants.get(tensor)
-
-
-def _constants(view: View) -> list[bool]:
-    """Say for each tensor whether it depends on no graph input, but through a shape."""
-    constant = [False] * len(view.names)
-    for tensor in view.constants:
-        constant[tensor] = True
-    for node in view.nodes:
-        value = is_constant(node, constant)
-        for output in node.outputs:
-            if output != NO_TENSOR:
-                constant[output] = value
-    return constant
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:

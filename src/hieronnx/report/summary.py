@@ -13,7 +13,8 @@ from rich.text import Text
 from hieronnx.files.document import CategoryEntry, Summary
 from hieronnx.files.encoding import summarize
 from hieronnx.hierarchy.categories import CATEGORIES
-from hieronnx.hierarchy.records import CONFIDENCE, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE
 from hieronnx.report.text import count, format_size, make_table, to_text
 
 

@@ -11,8 +11,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
-from hieronnx.hierarchy.rows import TreeRows, label_call, select_rows
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Call, CallId, Node
+from hieronnx.hierarchy.rows import TreeRows, select_rows
+from hieronnx.hierarchy.tags import label_call
 from hieronnx.report.text import count, make_table, to_text
 
 

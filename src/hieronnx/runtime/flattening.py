@@ -13,23 +13,10 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from hieronnx.graph.view import body_key
+from hieronnx.graph.operators import LOOP_OPS, SEQUENCE_OPS
+from hieronnx.graph.walks import body_key
 
 Evaluate: TypeAlias = Callable[[onnx.ModelProto, list[str]], Mapping[str, Any]]
-
-_LOOPS = frozenset({"Loop", "Scan"})
-# What they give is no tensor, and cannot be measured.
-_SEQUENCES = frozenset(
-    {
-        "SequenceConstruct",
-        "SequenceEmpty",
-        "SequenceInsert",
-        "SequenceErase",
-        "SplitToSequence",
-        "SequenceMap",
-        "Optional",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +153,15 @@ class _Flattener:
         yield from _copies((renamed.get(value.name, value.name) for value in body.output), node.output)
 
     def _list_outputs(self, node: onnx.NodeProto) -> None:
-        no_tensors = node.op_type in _SEQUENCES or self._no_tensors.intersection((*node.input[:1], *node.output))
-        if no_tensors and node.op_type in (*_SEQUENCES, "Identity", *_LOOPS):
+        no_tensors = node.op_type in SEQUENCE_OPS or self._no_tensors.intersection((*node.input[:1], *node.output))
+        if no_tensors and node.op_type in (*SEQUENCE_OPS, "Identity", *LOOP_OPS):
             self._no_tensors.update(node.output)
             self.flat.hidden.append(f"'{_first(node.output)}': it is no tensor")
             return
         for name in filter(None, node.output):
             if name in self._places:  # a copy that was put in is none of the file
                 self.flat.exposures.append(Exposure(*self._places[name], name))
-        if node.op_type in _LOOPS and not node.domain:
+        if node.op_type in LOOP_OPS and not node.domain:
             self._list_body(node)
 
     def _list_body(self, node: onnx.NodeProto) -> None:
@@ -182,7 +169,7 @@ class _Flattener:
         graph, output = self._places[_first(node.output)]
         key, loop = body_key(graph, output, "body"), _first(node.output)
         for inner in body.node:
-            if inner.op_type in _SEQUENCES:
+            if inner.op_type in SEQUENCE_OPS:
                 self.flat.hidden.append(f"'{_first(inner.output)}' in {key}: it is no tensor")
                 continue
             if any(attribute.HasField("g") for attribute in inner.attribute):
@@ -193,7 +180,7 @@ class _Flattener:
 
 def _expose_in_loops(graph: onnx.GraphProto, wanted: Sequence[tuple[str, str, str, str]]) -> None:
     """Give loops more outputs: the loop, the tensor in its body, the new output, and the operator to apply to it."""
-    loops = {_first(node.output): node for node in graph.node if node.op_type in _LOOPS}
+    loops = {_first(node.output): node for node in graph.node if node.op_type in LOOP_OPS}
     for loop, inner, name, op in wanted:
         node = loops[loop]
         attributes = {attribute.name: attribute for attribute in node.attribute}

@@ -12,7 +12,8 @@ from hieronnx.errors import InputError, MismatchError, check_known, require
 from hieronnx.files.opening import OpenedModel, load, open_model, sidecar_path
 from hieronnx.files.writing import check_output, list_own_files, write_with_hierarchy
 from hieronnx.graph.view import ModelLike
-from hieronnx.hierarchy.records import CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import TagPolicy
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import write_with_hierarchy
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.tags import TagPolicy
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from hieronnx.errors import check_known
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.files.writing import check_output, list_own_files
 from hieronnx.graph.view import ModelLike
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.adapters.files import reporting_failures, working_folder
 from hieronnx.tools.adapters.optimizers import OPTIMIZERS
 from hieronnx.tools.carry import CarryResult, carry_temporary

@@ -12,8 +12,8 @@ from hieronnx.errors import InputError, check_known
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.files.writing import check_output, list_own_files
 from hieronnx.graph.view import ModelLike
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
-from hieronnx.hierarchy.targets import find_calls
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.tools.adapters.calibration import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
 from hieronnx.tools.adapters.copying import Copy, copy_for_tool
 from hieronnx.tools.adapters.files import reporting_failures, working_folder
@@ -139,7 +139,7 @@ def _check_bodies(tool: str, excluded: _Excluded) -> None:
 
 def _find_calls(hierarchy: Hierarchy, pattern: str) -> list[Call]:
     """Find the calls that a pattern matches; a module's path alone stands for all its calls: they share its weights."""
-    return [call for call in hierarchy.calls if call.id.module == pattern] or find_calls(hierarchy, pattern)
+    return [call for call in hierarchy.calls if call.id.module == pattern] or hierarchy.find_calls(pattern)
 
 
 def _note_excluded(excluded: _Excluded, copy: Copy) -> Iterator[str]:

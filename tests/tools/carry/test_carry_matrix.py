@@ -12,7 +12,7 @@ from torch import nn
 
 from hieronnx import export, load
 from hieronnx.files.opening import open_model
-from hieronnx.graph.view import view_model
+from hieronnx.graph.building import view_model
 from hieronnx.tools.carry import carry
 from support.carry_matrix import Cell, Subject, add_up, attributed, measure, measure_file, subject, transformed
 from support.carrycheck import Eager, judge

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import hieronnx
-from hieronnx.graph.view import view_model
+from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, Call, CallId
 from hieronnx.tools.extract.extracting import Extractor, extract_all
 from support.annotated import annotated, names
@@ -88,7 +88,7 @@ def body_model() -> onnx.ModelProto:
     """Return the model with If in If, and Loop; what the bodies do is done by other calls than what has them."""
     model = bodies()
     view = view_model(ir.serde.deserialize_model(model))
-    keys = [view.node_key(index) for index in view.file_order()]
+    keys = [view.node_key(index) for index in view.file_order]
     scope = {
         "": "",
         "y.then_branch": "outer",
@@ -132,7 +132,7 @@ def test_bodies_come_with_what_they_capture() -> None:
 def test_functions_come_with_those_who_call_them() -> None:
     model = functions()
     view = view_model(ir.serde.deserialize_model(model))
-    keys = [view.node_key(index) for index in view.file_order()]
+    keys = [view.node_key(index) for index in view.file_order]
     part = hieronnx.extract(annotated(model, ["twice" if key == ("", "h") else "" for key in keys]), "twice")
     assert [function.name for function in part.model.functions] == ["twice"]
     (given,) = open_session(part.model).run(None, {"x": np.array([1, 2], np.float32)})
@@ -143,7 +143,7 @@ def test_functions_come_with_those_who_call_them() -> None:
 def test_a_call_inside_a_function_is_refused_in_one_line() -> None:
     model = functions()
     view = view_model(ir.serde.deserialize_model(model))
-    keys = [view.node_key(index) for index in view.file_order()]
+    keys = [view.node_key(index) for index in view.file_order]
     inner = annotated(model, ["twice.inner" if key == ("local::twice", "y") else "" for key in keys])
     with pytest.raises(hieronnx.HieronnxError, match=r"'twice\.inner' lies inside the function 'local::twice'"):
         hieronnx.extract(inner, "twice.inner")

@@ -17,7 +17,7 @@ from onnx import TensorProto, parser
 import hieronnx
 from hieronnx.cli import cli
 from hieronnx.files.encoding import describe_file, encode_sidecar
-from hieronnx.graph.view import view_model
+from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, CallId, Initializer, Node
 from hieronnx.tools.extract.extracting import Extractor
 from hieronnx.tools.extract.fates import explain_no_nodes

@@ -112,7 +112,7 @@ def test_every_part_gives_what_its_call_returned(
     verdicts = check_all(name, exporter)
     for call, fate in verdicts.empty.items():
         record_property(f"no nodes: {call}", fate)
-    for what in ("unseen", "fused", "extra", "unreceived"):
+    for what in ("unseen", "fused", "extra", "undeclared_inputs"):
         for call, found in getattr(verdicts, what).items():
             record_property(f"{what}: {call}", found)
     record_property("equal", len(verdicts.equal))

@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 import hieronnx
 from hieronnx.errors import HieronnxError
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, Call, CallId, Initializer, Module, Node
 from support.layered import (
     at,
     make_hierarchy,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hieronnx.attribute.by_value.matching import COPIES
 from hieronnx.attribute.by_value.projection import Found, Projection
+from hieronnx.graph.operators import COPY_OPS
 from hieronnx.graph.view import NO_TENSOR
 
 _MANY = 64
@@ -146,7 +146,7 @@ class Filler:
         unknown = [reader for reader in self._scene.readers(node) if self._scene.found[reader] is None]
         if any(not self._only_idles(reader) for reader in unknown):
             return Found(tuple(sorted(after)), "dataflow", "consumers")
-        if self._nodes[node].op in COPIES or len(self._scene.scopes(before)) != 1:
+        if self._nodes[node].op in COPY_OPS or len(self._scene.scopes(before)) != 1:
             return None
         return Found(tuple(sorted(before)), "dataflow", "handed on")
 

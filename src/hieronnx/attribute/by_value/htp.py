@@ -25,9 +25,9 @@ from hieronnx.attribute.projected import Projected
 from hieronnx.attribute.weights import ModuleTable, compare_weights
 from hieronnx.capture.modules import parameter_names
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.values import is_constant
-from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import Attribution, CallId, CallTree
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.runtime.sessions import open_runner
 
 
@@ -49,7 +49,7 @@ def attribute_htp(
     given = (tuple(args), dict(kwargs or {}))
     sets: list[InputSet] = [given, vary(given)]
     trace = trace_runs(model, sets)
-    varying = _find_varying(view)
+    varying = [t for t, producer in enumerate(view.producers) if producer is not None and not view.flow.constant[t]]
     trace, seen, classes = _compare(trace, _see(opened, model, view, trace, sets), view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
     scene = Projection(view, trace, classes, seen.prints)
@@ -96,17 +96,6 @@ def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: 
         ways = list_choices(runner.inputs, arguments[0], opened.name)
         feed = choose_feeds(runner, ways, arguments[0], outputs)
         return record_file(runner, view, [feed(one) for one in arguments])
-
-
-def _find_varying(view: View) -> list[int]:
-    """Return the tensors that nodes compute from the inputs, their shapes and types aside."""
-    constant = [tensor in view.constants for tensor in range(len(view.names))]
-    for node in view.nodes:
-        value = is_constant(node, constant)
-        for output in node.outputs:
-            if output != NO_TENSOR:
-                constant[output] = value
-    return [t for t, producer in enumerate(view.producers) if producer is not None and not constant[t]]
 
 
 def _find_unmatched(trace: Trace, classes: Classes, nodes: Iterable[Attribution | None]) -> tuple[CallId, ...]:

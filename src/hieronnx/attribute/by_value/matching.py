@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hieronnx.attribute.by_value.projection import Found, Projection
+from hieronnx.graph.operators import COPY_OPS
 
-COPIES = frozenset({"Cast", "CastLike", "Identity"})
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
 
 
@@ -144,7 +144,7 @@ class Matcher:
         source = self._scene.above[tensor]
         idle = self._layouts.same_tensors(tensor, source)
         same_kind = self._layouts.kind(tensor) == self._layouts.kind(source)
-        if idle and same_kind and self._scene.view.nodes[index].op in COPIES:
+        if idle and same_kind and self._scene.view.nodes[index].op in COPY_OPS:
             return None  # the run has no operation where the type is right already
         values = [
             v for v in self._classes.members[made] if v in self._trace.producers and self._layouts.same(v, tensor)

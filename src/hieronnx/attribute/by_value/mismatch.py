@@ -25,7 +25,7 @@ def unknown_weights(view: View, classes: Classes, unknown: Iterable[int], varyin
             that the model does not register.
         varying: The tensors of the file that depend on its inputs.
     """
-    consumers = view.consumers()
+    consumers = view.consumers
     return tuple(
         t
         for t in unknown

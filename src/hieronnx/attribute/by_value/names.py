@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from hieronnx.attribute.projected import Contradiction
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Attribution, CallId, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
 
 

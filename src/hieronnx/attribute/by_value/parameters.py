@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from hieronnx.attribute.by_value.trace import Trace
 from hieronnx.attribute.projected import Contradiction, HeldParameter
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Attribution, CallId, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 
 
 def add_parameters(

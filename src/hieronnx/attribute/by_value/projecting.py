@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hieronnx.attribute.by_value.filling import Filler
 from hieronnx.attribute.by_value.matching import Matcher
 from hieronnx.attribute.by_value.projection import Found, Projection
-from hieronnx.hierarchy.records import Attribution, CallTree
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution
 
 
 def project(scene: Projection, tree: CallTree, varying: Sequence[int]) -> list[Attribution | None]:

@@ -47,7 +47,7 @@ class Projection:
         self.view, self.trace, self.classes = view, trace, classes
         self.origins = Origins(trace, classes)
         self.layouts = Layouts(trace.prints, prints, classes.tolerance)
-        self.consumers = view.consumers()
+        self.consumers = view.consumers
         self.found: list[Found | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}

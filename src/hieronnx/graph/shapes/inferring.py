@@ -10,7 +10,8 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.shapes.folding import fold_literals
 from hieronnx.graph.shapes.stand_ins import replace_node
-from hieronnx.graph.view import SMALL_TENSOR_BYTES, node_bodies, walk_nodes
+from hieronnx.graph.view import SMALL_TENSOR_BYTES
+from hieronnx.graph.walks import node_bodies, walk_nodes
 
 _LONGEST_SHAPE = 1 << 18
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is

@@ -184,7 +184,7 @@ def _post_order(side: Side, graph: int, roots: Iterable[int]) -> list[int]:
             elif index not in seen:
                 seen.add(index)
                 waiting.append((index, True))
-                producers = [_producer_in(side, graph, t) for t in side.view.reads(index)]
+                producers = [_producer_in(side, graph, t) for t in side.view.nodes[index].reads]
                 waiting += [(p, False) for p in reversed(producers) if p is not None and p not in seen]
     return order
 

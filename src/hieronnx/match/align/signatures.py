@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode, attribute_value_key, view_model
+from hieronnx.graph.building import attribute_value_key, view_model
+from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode
 from hieronnx.match.align.numbering import Numbers, Side
 from hieronnx.tools.compare.result import Difference
 

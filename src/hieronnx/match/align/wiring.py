@@ -18,14 +18,14 @@ class _LoneRegions:
         self._above: dict[int, int] = {index: index for index, mate in enumerate(mates) if mate == NO_MATCH}
         self._side = side
         for index in self._above:
-            for tensor in side.view.reads(index):
+            for tensor in side.view.nodes[index].reads:
                 producer = side.view.producers[tensor]
                 if producer in self._above:
                     self._above[self.find(producer)] = self.find(index)
         self.reads: dict[int, set[int]] = defaultdict(set)
         """What each region reads."""
         for index in self._above:
-            self.reads[self.find(index)].update(side.view.reads(index))
+            self.reads[self.find(index)].update(side.view.nodes[index].reads)
 
     def find(self, node: int) -> int:
         """Return the region of a lone node."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx
 
 from hieronnx.files.wire import find_locations
-from hieronnx.graph.view import body_key
+from hieronnx.graph.walks import body_key
 
 
 class Copy(NamedTuple):

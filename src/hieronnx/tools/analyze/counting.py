@@ -10,11 +10,14 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, check_known
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
-from hieronnx.graph.view import ModelLike, first_output, function_key, view_model, walk_nodes
-from hieronnx.hierarchy.categories import CATEGORIES, category_of
-from hieronnx.hierarchy.records import CONFIDENCE, CallId, Hierarchy, Node
-from hieronnx.hierarchy.rows import TreeRows, label_call, select_rows
-from hieronnx.hierarchy.thresholds import read_thresholds
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import ModelLike
+from hieronnx.graph.walks import first_output, function_key, walk_nodes
+from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
+from hieronnx.hierarchy.rows import TreeRows, select_rows
+from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.holdings import Holding, find_holdings, hold_by_call
 from hieronnx.tools.analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
@@ -191,7 +194,7 @@ def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str
 
 def _note_functions(model: ir.Model, wanted: Iterable[_Located]) -> Iterator[str]:
     """Say where nodes of functions would have multiply-adds: a function is there once, and without shapes."""
-    keys = set(map(function_key, model.functions.values()))
+    keys = {function_key(*function.identifier()) for function in model.functions.values()}
     graphs = dict.fromkeys(
         item.graph
         for item in wanted
@@ -393,7 +396,7 @@ def _list_tensors(model: ir.Model, hierarchy: Hierarchy, nodes: Iterable[Analyze
     tags = {(node.graph, node.output): hierarchy.tag_of(node.scope) for node in hierarchy.nodes}
     asked = {(node.graph, node.output) for node in nodes}
     keys = [view.node_key(index) for index in range(len(view.nodes))]
-    for tensor, readers in enumerate(view.consumers()):
+    for tensor, readers in enumerate(view.consumers):
         producer = view.producers[tensor]
         users = [keys[index] for index in (*readers, *(() if producer is None else (producer,)))]
         if view.names[tensor] and any(key in asked for key in users):

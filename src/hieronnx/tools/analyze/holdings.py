@@ -10,7 +10,8 @@ from math import prod
 
 import onnx_ir as ir
 
-from hieronnx.hierarchy.records import CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
 
 
 @dataclass(frozen=True, slots=True)

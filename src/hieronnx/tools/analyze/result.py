@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hieronnx.hierarchy.records import Call, Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Call, Node
 
 
 @dataclass(frozen=True, slots=True)

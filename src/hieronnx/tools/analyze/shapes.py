@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.shapes import infer_types
-from hieronnx.graph.view import walk_nodes
+from hieronnx.graph.walks import walk_nodes
 
 _Sizes: TypeAlias = tuple[int | None, ...]
 

@@ -17,7 +17,7 @@ def judge_nodes(pair: Pair, transfer: Transfer) -> list[str]:
     """Say of each node of the graph after, in file order, what happened to it."""
     held = _find_held(pair, transfer)
     judged = []
-    for index in pair.b.file_order():
+    for index in pair.b.file_order:
         node = pair.b.nodes[index]
         makers = {pair.a.nodes[maker].op for t in node.outputs for maker in held.get(t, ())}
         if node.op in makers:

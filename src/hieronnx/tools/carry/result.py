@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hieronnx.hierarchy.records import CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Hierarchy, Initializer
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Initializer
 from hieronnx.tools.carry.views import Pair
 
 

@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from hieronnx.errors import require
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
-from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View, view_model
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
 
 
 @dataclass(frozen=True, slots=True)

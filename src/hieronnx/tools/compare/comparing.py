@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from hieronnx.files.opening import OpenedModel, open_model
-from hieronnx.graph.view import ModelLike, load_model
+from hieronnx.files.opening import OpenedModel, load_ir_model, open_model
+from hieronnx.graph.view import ModelLike
 from hieronnx.match.align.alignment import Alignment, Preference
 from hieronnx.match.align.numbering import NumberedGraph, Numbers, Side
 from hieronnx.match.align.signatures import make_side
@@ -69,4 +69,4 @@ def _share_no_names(a: Side, b: Side) -> bool:
 
 def _open_side(model: ModelLike, opened: OpenedModel, numbers: Numbers, values: bool) -> Side:
     with_weights = values and isinstance(model, str | os.PathLike)
-    return make_side(load_model(model) if with_weights else opened.model, numbers, values=values)
+    return make_side(load_ir_model(model) if with_weights else opened.model, numbers, values=values)

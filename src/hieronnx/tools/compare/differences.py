@@ -8,7 +8,9 @@ from itertools import zip_longest
 import onnx_ir as ir
 
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import NO_TENSOR, attribute_value_key, function_key
+from hieronnx.graph.building import attribute_value_key
+from hieronnx.graph.view import NO_TENSOR
+from hieronnx.graph.walks import function_key
 from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs
 from hieronnx.match.align.signatures import describe_signature
 from hieronnx.match.align.wiring import Wiring
@@ -36,7 +38,7 @@ def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: b
 
 def _find_node_changes(wiring: Wiring, names: bool) -> tuple[NodeChange, ...]:
     """Return the changes in the order of the files: an added node behind the node that precedes it in B."""
-    position = {node: place for place, node in enumerate(wiring.a.view.file_order())}
+    position = {node: place for place, node in enumerate(wiring.a.view.file_order)}
     found: list[tuple[tuple[int, int], NodeChange]] = []
     for a, b in enumerate(wiring.alignment.match_in_b):
         if b == NO_MATCH:
@@ -45,7 +47,7 @@ def _find_node_changes(wiring: Wiring, names: bool) -> tuple[NodeChange, ...]:
             change = NodeChange("changed", _describe(wiring.a, a), _describe(wiring.b, b), differences=differences)
             found.append(((position[a], 0), change))
     preceding = -1
-    for place, b in enumerate(wiring.b.view.file_order()):
+    for place, b in enumerate(wiring.b.view.file_order):
         mate = wiring.alignment.match_in_a[b]
         if mate == NO_MATCH:
             found.append(((preceding, 1 + place), NodeChange("added", None, _describe(wiring.b, b))))
@@ -118,7 +120,7 @@ def _show_type(side: Side, tensor: int) -> str:
 def _compare_functions(a: ir.Model, b: ir.Model) -> Mapping[str, Kind]:
     """Tell which functions only one model has, and which declare other attributes; nodes are compared as nodes."""
     functions_a, functions_b = (
-        {function_key(function): function for function in model.functions.values()} for model in (a, b)
+        {function_key(*function.identifier()): function for function in model.functions.values()} for model in (a, b)
     )
     found: dict[str, Kind] = dict.fromkeys(sorted(functions_a.keys() - functions_b.keys()), "removed")
     found |= dict.fromkeys(sorted(functions_b.keys() - functions_a.keys()), "added")

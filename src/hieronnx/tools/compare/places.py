@@ -8,7 +8,8 @@ from typing import TypeAlias
 
 from hieronnx.attribute.carried import carry_scopes
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Attribution, CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.result import CompareResult, NodeChange
 

@@ -11,9 +11,9 @@ import onnx
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import open_model
 from hieronnx.graph.view import NO_TENSOR, ModelLike
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.tags import escape
-from hieronnx.hierarchy.targets import find_call, find_calls
 from hieronnx.tools.extract.fates import explain_no_nodes
 from hieronnx.tools.extract.find import Part, find_part
 from hieronnx.tools.extract.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
@@ -48,7 +48,7 @@ def extract(
         ('embeddings', 'attention_mask')
     """
     extractor = Extractor(onnx, relative_names=relative_names)
-    return extractor.extract(find_call(extractor.hierarchy, target), output)
+    return extractor.extract(extractor.hierarchy.find_call(target), output)
 
 
 def extract_all(
@@ -67,7 +67,7 @@ def extract_all(
         HieronnxError: As `extract` does.
     """
     extractor = Extractor(onnx, relative_names=relative_names)
-    calls = find_calls(extractor.hierarchy, target)
+    calls = extractor.hierarchy.find_calls(target)
     empty = {call.id: extractor.explain_no_nodes(call.id) for call in calls if extractor.find(call.id) is None}
     if len(empty) == len(calls):
         raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0].id]}")
@@ -173,7 +173,9 @@ def _make_result(
     view, nodes = source.view, source.attributions
     inputs, outputs = set(part.inputs), set(part.outputs)
     boundary = [
-        i for i in part.region if inputs.intersection(view.reads(i)) or outputs.intersection(view.nodes[i].outputs)
+        i
+        for i in part.region
+        if inputs.intersection(view.nodes[i].reads) or outputs.intersection(view.nodes[i].outputs)
     ]
     made = (t for i in part.nodes for t in view.nodes[i].outputs if t != NO_TENSOR and t not in outputs)
     shared = find_shared(source, part)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hieronnx.hierarchy.records import CallId, Hierarchy, Module
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Module
 
 _MOST_NAMED = 4
 
@@ -45,7 +46,7 @@ def _guess_fate(hierarchy: Hierarchy, module: Module) -> str:
 
 
 def _is_of(hierarchy: Hierarchy, call: CallId, origins: Sequence[CallId]) -> bool:
-    return any(call in hierarchy.ancestors(origin) for origin in origins)
+    return any(call in hierarchy.tree.ancestors(origin) for origin in origins)
 
 
 def _listed(noun: str, names: Sequence[str]) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hieronnx.errors import HieronnxError
+from hieronnx.graph.operators import SIZE_OPS
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.extract.ends import Ends, name_equals, read_ends
 from hieronnx.tools.extract.inputs import find_inputs
-from hieronnx.tools.extract.source import DATA, TAKES_SIZES, Source
+from hieronnx.tools.extract.source import DATA, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +166,14 @@ def _find_between(source: Source, top: set[int], calls: Collection[CallId], call
 
     A node that is only shared is no beginning of such a way: it ran in another call, maybe long before.
     """
-    view, above = source.view, set(source.hierarchy.ancestors(call))
+    view, above = source.view, set(source.hierarchy.tree.ancestors(call))
     own = {index for index in top if source.attributions[index].scope in calls}
     if not own:
         return set()
     first, seen = min(own), set[int]()
     pending = list(top)
     while pending:
-        for tensor in view.reads(pending.pop()):
+        for tensor in view.nodes[pending.pop()].reads:
             producer = view.producers[tensor]
             if producer is None or producer < first or producer in seen or producer in top:
                 continue
@@ -181,7 +182,9 @@ def _find_between(source: Source, top: set[int], calls: Collection[CallId], call
                 pending.append(producer)
     between: set[int] = set()
     for index in sorted(seen):
-        if any(view.producers[tensor] in own or view.producers[tensor] in between for tensor in view.reads(index)):
+        if any(
+            view.producers[tensor] in own or view.producers[tensor] in between for tensor in view.nodes[index].reads
+        ):
             between.add(index)
     return between
 
@@ -193,13 +196,11 @@ def _leave_sizes(source: Source, region: list[int]) -> list[int]:
     """
     view = source.view
     guessed = {
-        index
-        for index in region
-        if view.nodes[index].op in TAKES_SIZES and source.attributions[index].confidence == "low"
+        index for index in region if view.nodes[index].op in SIZE_OPS and source.attributions[index].confidence == "low"
     }
     others = [index for index in region if index not in guessed]
-    here = {t for index in others for t in (*view.reads(index), *view.nodes[index].outputs)}
-    return [index for index in region if index not in guessed or here.issuperset(view.reads(index))] or region
+    here = {t for index in others for t in (*view.nodes[index].reads, *view.nodes[index].outputs)}
+    return [index for index in region if index not in guessed or here.issuperset(view.nodes[index].reads)] or region
 
 
 def _leave_received(source: Source, region: list[int], calls: Collection[CallId], ends: Ends) -> list[int]:
@@ -210,14 +211,14 @@ def _leave_received(source: Source, region: list[int], calls: Collection[CallId]
     makers = {view.producers[t] for t in received}
     if makers.isdisjoint(region):
         return region
-    members, read = set(region), {t for index in region for t in view.reads(index)}
+    members, read = set(region), {t for index in region for t in view.nodes[index].reads}
     last = (i for i in region if i not in makers and read.isdisjoint(view.nodes[i].outputs))
     needed, pending = set[int](), [*own, *last]
     while pending:
         index = pending.pop()
         if index not in needed:
             needed.add(index)
-            before = (view.producers[t] for t in view.reads(index) if t not in received)
+            before = (view.producers[t] for t in view.nodes[index].reads if t not in received)
             pending += (producer for producer in before if producer is not None and producer in members)
     return [index for index in region if index in needed] or region
 
@@ -227,7 +228,7 @@ def _leave_received(source: Source, region: list[int], calls: Collection[CallId]
 
 def _find_initializers(source: Source, nodes: Iterable[int], passed: Iterable[int]) -> tuple[int, ...]:
     view = source.view
-    read = (t for index in nodes for t in view.reads(index))
+    read = (t for index in nodes for t in view.nodes[index].reads)
     return tuple(sorted({t for t in (*read, *passed) if t in view.constants}))
 
 
@@ -255,11 +256,11 @@ def _asked_by_sharers(source: Source, call: CallId, region: Sequence[int]) -> se
     The part of the other branch has the shared node as well, and begins with it.
     """
     view, members = source.view, set(region)
-    shared = {*source.below(call), *source.hierarchy.ancestors(call)}
+    shared = {*source.below(call), *source.hierarchy.tree.ancestors(call)}
     found: set[int] = set()
     for index in region:
         others = _branches(source, index, shared)
-        for tensor in view.reads(index) if others else ():
+        for tensor in view.nodes[index].reads if others else ():
             producer = view.producers[tensor]
             if producer in members and source.kinds[tensor] == DATA:
                 assert producer is not None  # it is a member
@@ -277,7 +278,7 @@ def _branches(source: Source, index: int, shared: Collection[CallId]) -> set[Cal
 
 def _branch_top(source: Source, call: CallId, shared: Collection[CallId]) -> CallId | None:
     """Return the outermost call above a call that is not among the shared ones; None if it is one of these itself."""
-    branch = [above for above in source.hierarchy.ancestors(call) if above not in shared]
+    branch = [above for above in source.hierarchy.tree.ancestors(call) if above not in shared]
     return branch[-1] if branch else None
 
 
@@ -301,8 +302,8 @@ def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> boo
     if len(origins) < 2:
         return False
     scope = source.attributions[reader].scope
-    shared = set(source.hierarchy.ancestors(call))
+    shared = set(source.hierarchy.tree.ancestors(call))
     top = _branch_top(source, scope, shared)
     if top is None:
         return scope in origins
-    return any(top in source.hierarchy.ancestors(origin) for origin in origins)
+    return any(top in source.hierarchy.tree.ancestors(origin) for origin in origins)

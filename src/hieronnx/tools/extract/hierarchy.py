@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hieronnx.graph.view import NO_TENSOR, body_key
-from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Hierarchy, Initializer, Module, Node
+from hieronnx.graph.view import NO_TENSOR
+from hieronnx.graph.walks import body_key
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
@@ -162,7 +164,7 @@ def _name_tensors(
     for index, key in walked:
         found |= {t: (key, view.names[t]) for t in view.nodes[index].outputs if t != NO_TENSOR}
         # What a body itself is given, and has as initializers.
-        own = (t for t in view.reads(index) if view.tensor_graphs[t] in inner)
+        own = (t for t in view.nodes[index].reads if view.tensor_graphs[t] in inner)
         found |= {t: (inner[view.tensor_graphs[t]], view.names[t]) for t in own}
     return found
 

@@ -12,23 +12,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
+from hieronnx.graph.operators import VIEW_OPS
 from hieronnx.tools.extract.source import CONSTANT, DATA, SIZE, Source
-
-# What hands on the values that it reads, all of them, in another form.
-_VIEWS = frozenset(
-    {
-        "Cast",
-        "CastLike",
-        "DequantizeLinear",
-        "Flatten",
-        "Identity",
-        "QuantizeLinear",
-        "Reshape",
-        "Squeeze",
-        "Transpose",
-        "Unsqueeze",
-    }
-)
 
 
 @dataclass(slots=True)
@@ -58,7 +43,7 @@ def find_inputs(source: Source, region: Sequence[int], received: Iterable[int]) 
     """
     view, kinds = source.view, source.kinds
     made = {tensor for index in region for tensor in view.nodes[index].outputs}
-    read = dict.fromkeys(t for index in region for t in view.reads(index) if t not in made)
+    read = dict.fromkeys(t for index in region for t in view.nodes[index].reads if t not in made)
     given = {t for t in received if t not in made and not source.is_literal(t)}
     # What is made of sizes and literals alone comes along where it can: who calls the module may leave it out.
     cut = {t for t in given if kinds[t] == DATA or t in source.weighted}
@@ -85,7 +70,7 @@ def _keep_needed(source: Source, read: Iterable[int], inputs: Inputs) -> set[int
         if producer in inputs.brought and producer not in needed and not entered:
             assert producer is not None  # it is a node that comes along
             needed.add(producer)
-            pending += () if producer in inputs.retaken else view.reads(producer)
+            pending += () if producer in inputs.retaken else view.nodes[producer].reads
     return needed
 
 
@@ -105,9 +90,9 @@ def _look_through(source: Source, tensor: int, made: Collection[int], cut: Colle
     view, current, found = source.view, tensor, set[int]()
     while current not in cut and current not in made:
         producer = view.producers[current]
-        if producer is None or view.nodes[producer].op not in _VIEWS:
+        if producer is None or view.nodes[producer].op not in VIEW_OPS:
             return tensor, set()
-        current, *others = view.reads(producer)
+        current, *others = view.nodes[producer].reads
         derived = [_derive(source, other, made, {}) for other in others]
         if None in derived:
             return tensor, set()
@@ -123,7 +108,7 @@ def _take_sizes(
         derived = _derive(source, tensor, known, axes)
         if derived is None:
             derived = _derive(source, tensor, known.union(cut), axes)
-            read = (t for index in derived or () for t in source.view.reads(index))
+            read = (t for index in derived or () for t in source.view.nodes[index].reads)
             inputs.data |= dict.fromkeys(t for t in read if t in cut)
         if derived is None:
             inputs.sizes[tensor] = None
@@ -148,7 +133,7 @@ def _derive(
             continue
         if producer is None or source.kinds[current] == DATA:
             return None
-        reads = view.reads(producer)
+        reads = view.nodes[producer].reads
         cone[producer] = None if all(t in known for t in reads) else axes.get(_size_taken(source, producer))
         if cone[producer] is None:
             pending += reads

@@ -31,6 +31,6 @@ def find_fused(source: Source, part: Part, shared: Collection[int]) -> tuple[Cal
         node, made = source.attributions[index], view.nodes[index].outputs
         if not any(t != NO_TENSOR and source.kinds[t] == DATA for t in made):
             continue
-        if node.scope not in node.origins or outside.intersection((*view.reads(index), *made)):
+        if node.scope not in node.origins or outside.intersection((*view.nodes[index].reads, *made)):
             found |= dict.fromkeys(origin for origin in node.origins if origin not in below)
     return tuple(found)

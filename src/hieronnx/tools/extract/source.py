@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,20 +11,15 @@ import onnx_ir as ir
 
 from hieronnx.files.opening import OpenedModel, require_hierarchy
 from hieronnx.files.wire import locate_initializers
+from hieronnx.graph.building import view_model
 from hieronnx.graph.values import Values
-from hieronnx.graph.view import NO_TENSOR, View, node_bodies, view_model
-from hieronnx.hierarchy.records import BoundTensor, CallId, CallTree, Hierarchy, Node
+from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.graph.walks import node_bodies
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, CallId, Node
 
 # What a tensor is: the same whatever is fed, a size of what is fed, or made of its values.
 CONSTANT, SIZE, DATA = range(3)
-_RANDOM = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Dropout"}
-)
-# What exporters compute with sizes: numbers and short lists of them. A tensor made to measure (Range, Expand, …) is
-# no size itself: a module may well receive it.
-TAKES_SIZES = frozenset({"Shape", "Size"})
-_PICKS_SIZES = frozenset({"Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
-_JOINS_SIZES = frozenset({"Add", "Concat", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Sub", "Where"})
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class Source:
     @cached_property
     def readers(self) -> list[list[int]]:
         """For each tensor the nodes that read it."""
-        return self.view.consumers()
+        return self.view.consumers
 
     @cached_property
     def returned_by(self) -> Mapping[int, list[int]]:
@@ -145,7 +140,7 @@ class Source:
         # Without a sidecar it is not known what an initializer holds.
         found = {t for t in view.constants if known.get(view.names[t], "unknown") is not None}
         for index, node in enumerate(view.nodes):
-            if not found.isdisjoint(view.reads(index)):
+            if not found.isdisjoint(view.nodes[index].reads):
                 found.update(tensor for tensor in node.outputs if tensor != NO_TENSOR)
         return found
 
@@ -199,50 +194,7 @@ def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
 
 
 def _find_kinds(view: View) -> list[int]:
-    kinds = [DATA] * len(view.names)
-    for tensor in view.constants:
-        kinds[tensor] = CONSTANT
-    random, operators = set[int](), _random_operators(view)
-    for index, node in enumerate(view.nodes):
-        kind = DATA if _is_random(view, index, operators, random) else _kind_of(view, index, kinds)
-        for tensor in node.outputs:
-            if tensor != NO_TENSOR:
-                kinds[tensor] = kind
-    return kinds
-
-
-def _random_operators(view: View) -> set[str]:
-    """Return the operators that give something else each time: also the functions that have one of them."""
-    outer = list(range(len(view.graphs)))
-    users: dict[str, set[str]] = defaultdict(set)
-    for number, graph in enumerate(view.graphs):  # each after the one around it
-        if graph.owner is not None:
-            outer[number] = outer[view.nodes[graph.owner].graph]
-    for node in view.nodes:
-        if outer[node.graph]:  # not the main graph
-            users[node.op].add(view.graphs[outer[node.graph]].key)
-    found = list(_RANDOM)
-    for operator in found:
-        found += sorted(users.pop(operator, set()).difference(found))
-    return set(found)
-
-
-def _is_random(view: View, index: int, operators: Collection[str], random_graphs: set[int]) -> bool:
-    """Say whether each run of a node gives something else; a graph with such a node is noted."""
-    node = view.nodes[index]
-    found = node.op in operators or not random_graphs.isdisjoint(node.bodies)
-    if found:
-        random_graphs.add(node.graph)
-    return found
-
-
-def _kind_of(view: View, index: int, kinds: Sequence[int]) -> int:
-    node, read = view.nodes[index], [kinds[t] for t in view.reads(index)]
-    if all(kind == CONSTANT for kind in read):
-        return CONSTANT
-    if node.op in TAKES_SIZES:
-        return SIZE
-    if DATA in read:
-        return DATA
-    picks = node.op in _PICKS_SIZES and kinds[node.inputs[0]] == SIZE
-    return SIZE if picks or node.op in _JOINS_SIZES else DATA
+    flow = view.flow
+    return [
+        CONSTANT if literal else SIZE if size else DATA for literal, size in zip(flow.literal, flow.size, strict=True)
+    ]

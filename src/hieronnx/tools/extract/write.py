@@ -17,8 +17,9 @@ from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import sidecar_path
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.wire import find_locations, frame, read_skeleton, write_annotated
-from hieronnx.graph.view import SMALL_TENSOR_BYTES, View, view_model
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.extract.source import Source
 from hieronnx.tools.extract.weights import Span, Weight, copy_span, data_files, read_span
 

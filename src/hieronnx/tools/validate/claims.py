@@ -6,18 +6,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
 from hieronnx.files.document import DEEPEST_CALL, Document
-from hieronnx.hierarchy.records import (
-    CONFIDENCE,
-    ROOT,
-    BoundTensor,
-    Call,
-    CallId,
-    CallTree,
-    Hierarchy,
-    Initializer,
-    Module,
-    Node,
-)
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, ROOT, BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.tools.validate.findings import Finding, call_place, node_place
 
 _IN_BOTH = ("scope", "origins", "evidence")

@@ -10,7 +10,7 @@ import msgspec
 from hieronnx.files.document import Document, NodeEntry
 from hieronnx.files.encoding import describe_file, make_document
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.validate.findings import Finding
 
 _REMEDY = "write it anew with 'hieronnx validate --fix'"

@@ -9,9 +9,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hieronnx.files.opening import sidecar_path
-from hieronnx.graph.view import View, reading_graph, view_model
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.files.opening import reading_graph, sidecar_path
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.validate.claims import Claim, check_claim
 from hieronnx.tools.validate.derived import check_derived
 from hieronnx.tools.validate.findings import Finding

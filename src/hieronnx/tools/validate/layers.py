@@ -13,7 +13,8 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import CallId, Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.tools.validate.findings import Finding, call_place
 
 _Step: TypeAlias = "CallId | int"

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.categories import CATEGORIES, category_of
-from hieronnx.hierarchy.records import CallId, Hierarchy, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.tools.validate.findings import Finding, node_place
 
 _SHOWN = 3

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import CallId, Hierarchy, Initializer, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Initializer, Node
 from hieronnx.tools.validate.findings import Finding, node_place
 
 _REMEDY = "nothing, if the module is handed that parameter as an argument; otherwise the node is in the wrong call"
@@ -51,7 +52,7 @@ class _Usage:
     def _modules_around(self, call: CallId) -> frozenset[str]:
         """Return the modules in whose calls a call runs: they may hand in what they own."""
         if call not in self._around:
-            self._around[call] = frozenset(outer.module for outer in self._hierarchy.ancestors(call))
+            self._around[call] = frozenset(outer.module for outer in self._hierarchy.tree.ancestors(call))
         return self._around[call]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.validate.findings import Finding, call_place
 
 _REMEDY = "export the model anew; a tool that renamed the tensor should have carried the hierarchy along"

@@ -25,7 +25,7 @@ from hieronnx.files.metadata import (
 )
 from hieronnx.files.metadata import decode_passed as decode_embedded_passed
 from hieronnx.files.opening import decode_initializers, decode_modules, decode_node, decode_passed
-from hieronnx.graph.view import first_output, walk_nodes
+from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.validate.claims import CallClaim, Claim, NodeClaim
 from hieronnx.tools.validate.findings import Finding, node_place

@@ -15,7 +15,8 @@ from hieronnx.files.opening import sidecar_path
 from hieronnx.files.staging import staging
 from hieronnx.files.wire import map_file, read_skeleton, write_annotated
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.records import Hierarchy, Module, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Module, Node
 from hieronnx.tools.validate.claims import compare_claims
 from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hieronnx.errors import InputError
-from hieronnx.hierarchy.records import Call, CallId, Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Call, CallId
 from hieronnx.hierarchy.tags import Segment, parse_tag
 from hieronnx.tools.validate.findings import Finding, call_place
 

@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import read_structure, sidecar_path
+from hieronnx.files.opening import load_ir_model, read_structure, sidecar_path
 from hieronnx.files.wire import read_left_out, read_skeleton
-from hieronnx.graph.view import ModelLike, View, load_model
-from hieronnx.hierarchy.records import Hierarchy
-from hieronnx.hierarchy.thresholds import read_thresholds
+from hieronnx.graph.view import ModelLike, View
+from hieronnx.hierarchy.categories import read_thresholds
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.validate.claims import compare_claims
 from hieronnx.tools.validate.findings import Finding, ValidateResult, collect
 from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
@@ -148,7 +148,7 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
     """Compare the graphs alone: what is wrong with a hierarchy is told elsewhere."""
     from hieronnx.tools.compare import compare
 
-    other = read_structure(Path(baseline)) if isinstance(baseline, str | os.PathLike) else load_model(baseline)
+    other = read_structure(Path(baseline)) if isinstance(baseline, str | os.PathLike) else load_ir_model(baseline)
     comparison = compare(*map(_without_hierarchy, (other, ir.serde.deserialize_model(subject.skeleton))))
     if comparison.same:
         return []

@@ -1,0 +1,60 @@
+"""Every set of operators that a rule goes by, so that two rules cannot mean different sets by one word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+RANDOM_OPS = frozenset(
+    {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+"""They give something else each time."""
+
+COPY_OPS = frozenset({"Cast", "CastLike", "Identity"})
+"""They give the values of their first input, perhaps in another type."""
+
+QUANTIZE_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
+"""They give other numbers, which stand for the same values."""
+
+LAYOUT_OPS = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
+"""They put their first input into another order in memory."""
+
+PASSTHROUGH_OPS = COPY_OPS | QUANTIZE_OPS | LAYOUT_OPS | {"DequantizeLinear", "com.microsoft::DequantizeLinear"}
+"""They pass their first input on as it is, but for its type, its precision or its layout in memory."""
+
+RESHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+"""They keep the order of the elements, whatever sizes they give them."""
+
+VIEW_OPS = COPY_OPS | RESHAPE_OPS | {"DequantizeLinear", "QuantizeLinear", "Transpose"}
+"""They give all values of their first input, in another form."""
+
+DATA_MOVEMENT_OPS = (
+    PASSTHROUGH_OPS
+    | RESHAPE_OPS
+    | {"Concat", "DepthToSpace", "Expand", "Gather", "GatherElements", "GatherND", "Pad", "Slice", "SpaceToDepth"}
+    | {"Split", "Tile", "Transpose"}
+)
+"""They compute nothing: they move elements, or pass them on."""
+
+SIZE_OPS = frozenset({"Shape", "Size"})
+"""They take sizes of a tensor."""
+
+# What exporters compute with sizes: numbers and short lists of them. A tensor made to measure (Range, Expand, …) is no
+# size itself: a module may well receive it.
+SIZE_PICKING_OPS = frozenset({"Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
+SIZE_JOINING_OPS = frozenset({"Add", "Concat", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Sub", "Where"})
+
+LOOP_OPS = frozenset({"Loop", "Scan"})
+"""They run their body several times."""
+
+SEQUENCE_OPS = frozenset(
+    {"Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceMap"}
+    | {"SplitToSequence"}
+)
+"""What they give is no tensor."""
+
+NEUTRAL_OPERANDS: Mapping[str, int] = {"Add": 0, "Mul": 1, "Sub": 0, "Div": 1}
+"""With this as their second operand they change nothing; the commutative ones also with this as their first."""
+COMMUTATIVE_OPS = frozenset({"Add", "Mul"})
+
+VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
+"""The input of which only the shape or the element type counts, not the values."""

@@ -1,0 +1,184 @@
+"""The module hierarchy of one ONNX file, and the tree of its calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from hieronnx.errors import check_known
+from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.tags import label_call
+from hieronnx.hierarchy.targets import find_call, find_calls
+
+
+class CallTree:
+    """The calls and their parents. Printed, it is a tree, a line for each call."""
+
+    def __init__(self, parents: Mapping[CallId, CallId | None], labels: Mapping[CallId, str] | None = None) -> None:
+        self._parents = parents
+        self._labels = labels or {}
+        self._depths: dict[CallId, int] = {}
+
+    def __str__(self) -> str:
+        lines = []
+        pending = [(call, "", "", "") for call, parent in self._parents.items() if parent is None]
+        while pending:
+            call, indent, branch, stem = pending.pop()
+            lines.append(indent + branch + self._labels.get(call, str(call)))
+            below = self.children[call]
+            last = len(below) - 1
+            pending += (
+                (child, indent + stem, "└─ " if place == last else "├─ ", "   " if place == last else "│  ")
+                for place, child in reversed(list(enumerate(below)))
+            )
+        return "\n".join(lines)
+
+    @cached_property
+    def children(self) -> Mapping[CallId, list[CallId]]:
+        """For each call those that it made itself, in order."""
+        children: dict[CallId, list[CallId]] = {call: [] for call in self._parents}
+        for call, parent in self._parents.items():
+            if parent is not None:
+                children[parent].append(call)
+        return children
+
+    def depth(self, call: CallId) -> int:
+        """Return how many calls are above this one."""
+        known = self._depths.get(call)
+        if known is None:
+            parent = self._parents[call]
+            known = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
+        return known
+
+    def ancestors(self, call: CallId) -> Iterator[CallId]:
+        """Yield a call and those above it, up to the root."""
+        current: CallId | None = call
+        while current is not None:
+            yield current
+            current = self._parents[current]
+
+    def below(self, call: CallId) -> list[CallId]:
+        """Return a call and all below it."""
+        calls = [call]
+        for item in calls:
+            calls += self.children[item]
+        return calls
+
+    def lowest_above(self, calls: Iterable[CallId]) -> CallId:
+        """Return the lowest call that is, or is above, all of the given ones."""
+        remaining = iter(calls)
+        lowest = next(remaining, ROOT)
+        for call in remaining:
+            other = call
+            while lowest != other:
+                if self.depth(lowest) < self.depth(other):
+                    lowest, other = other, lowest
+                lowest = self._parents[lowest] or ROOT
+        return lowest
+
+    def join(self, attributions: Iterable[Attribution], evidence: str) -> Attribution:
+        """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
+        joined = list(attributions)
+        scope = self.lowest_above(item.scope for item in joined)
+        origins = dict.fromkeys(origin for item in joined for origin in item.origins)
+        return Attribution(scope, tuple(origins), evidence)
+
+
+@dataclass(frozen=True)
+class Hierarchy:
+    """The module hierarchy of one ONNX file: modules, calls in execution order, and nodes in file order."""
+
+    modules: Mapping[str, Module]
+    calls: tuple[Call, ...]
+    nodes: tuple[Node, ...]
+    initializers: tuple[Initializer, ...] = ()
+    model: Mapping[str, Any] = field(default_factory=dict)
+    """About the file: class, file, exporter, opset, inputs and outputs."""
+
+    def __repr__(self) -> str:
+        root = self.modules[""].class_name if "" in self.modules else "none"
+        return f"Hierarchy({root}: {len(self.modules)} modules, {len(self.calls)} calls, {len(self.nodes)} nodes)"
+
+    @cached_property
+    def call_by_id(self) -> Mapping[CallId, Call]:
+        """Every call by its id."""
+        return {call.id: call for call in self.calls}
+
+    @cached_property
+    def node_by_key(self) -> Mapping[tuple[str, str], Node]:
+        """Every node by its graph and its first output."""
+        return {node.key: node for node in self.nodes}
+
+    @cached_property
+    def tree(self) -> CallTree:
+        """The calls and their parents; it prints as a tree."""
+        classes = {path: module.class_name for path, module in self.modules.items()}
+        labels = {c.id: f"{label_call(c, classes[c.id.module])}  {c.id}".rstrip() for c in self.calls}
+        return CallTree({call.id: call.parent for call in self.calls}, labels)
+
+    @cached_property
+    def tags(self) -> Mapping[str, str]:
+        """The `hierarchy` map: the tag of each tagged call, and its module's path."""
+        return {call.tag: call.id.module for call in self.calls if call.tagged}
+
+    @cached_property
+    def nodes_by_call(self) -> Mapping[CallId, list[Node]]:
+        """For each call the nodes whose scope it is."""
+        nodes: dict[CallId, list[Node]] = defaultdict(list)
+        for node in self.nodes:
+            nodes[node.scope].append(node)
+        return nodes
+
+    def tag_of(self, call: CallId | str) -> str:
+        """Return the tag that a node of a call carries; the call by its id, or by its path (`cell`, `cell@1`).
+
+        Raises:
+            InputError: If there is no such call.
+        """
+        return self.call_by_id[call].tag if isinstance(call, CallId) else self.find_call(call).tag
+
+    def find_call(self, target: str) -> Call:
+        """Find the one call that a path, a tag or a pattern names; a module's path alone names its first call.
+
+        Raises:
+            InputError: If the target names none, or several.
+        """
+        return find_call(self.calls, self.modules, target)
+
+    def find_calls(self, target: str) -> list[Call]:
+        """Find the calls that a path, a tag or a pattern names; of those inside one another the outermost.
+
+        Raises:
+            InputError: If it names none.
+        """
+        return find_calls(self.calls, self.modules, target)
+
+    def nodes_in(self, target: str) -> tuple[Node, ...]:
+        """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.
+
+        Raises:
+            InputError: If it names no call.
+
+        Example:
+            >>> [node.op_type for node in hierarchy.nodes_in("encoder.layer.0")]
+        """
+        calls = {below for call in self.find_calls(target) for below in self.tree.below(call.id)}
+        return tuple(node for node in self.nodes if node.scope in calls)
+
+    def find(self, name: str) -> Node:
+        """Find a node by its name, or by the name of its first output: what runtimes and viewers show.
+
+        Raises:
+            InputError: If there is none.
+        """
+        by_name = {name: node for node in reversed(self.nodes) for name in (node.output, node.name) if name}
+        check_known("node or tensor", name, by_name)
+        return by_name[name]
+
+    def coverage(self) -> float:
+        """Return the share of nodes whose evidence is better than `root`."""
+        known = sum(node.evidence != "root" for node in self.nodes)
+        return known / len(self.nodes) if self.nodes else 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from hieronnx.errors import check_known
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
-from hieronnx.hierarchy.tags import label_call
+from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_call, find_calls
 
 
@@ -97,6 +97,8 @@ class Hierarchy:
     initializers: tuple[Initializer, ...] = ()
     model: Mapping[str, Any] = field(default_factory=dict)
     """About the file: class, file, exporter, opset, inputs and outputs."""
+    policy: TagPolicy = TagPolicy()
+    """Which modules have a tag of their own."""
 
     def __repr__(self) -> str:
         root = self.modules[""].class_name if "" in self.modules else "none"

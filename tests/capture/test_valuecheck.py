@@ -12,8 +12,8 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from hieronnx.capture.eager import log_eager
 from support.baseline import assert_same_as_baseline
+from support.eager_oracle import run_model
 from support.valuecheck import Made, ValueReport, Values, check_values, match_inputs, named_arrays
 from support.zoo import case
 
@@ -267,7 +267,7 @@ def test_a_mask_does_not_make_different_scores_equal() -> None:
 
 def test_what_a_call_only_received_is_no_evidence() -> None:
     model, x = Passes(), torch.randn(3, 4)
-    made = Made(log_eager(model, (x,)))
+    made = Made(run_model(model, (x,)))
     assert made.makers(Values(x.numpy())) == frozenset()
     assert made.holders(Values(x.numpy())) == {ROOT, ("first", 0)}
 

@@ -42,7 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 strategies: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.strategies
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks strategies
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

@@ -268,7 +268,7 @@ class Simulator:
 
     def run(self) -> Run:
         steps = ["enter call", "leave call", "node", "node", "node", "enter body", "leave body"]
-        for step in self._draw(st.lists(st.sampled_from(steps), min_size=1, max_size=30)):
+        for step in self._draw(st.lists(st.sampled_from(steps), min_size=15, max_size=30)):
             if step == "node":
                 self.add_node()
             elif step.endswith("call"):
@@ -291,7 +291,7 @@ def runs(draw: st.DrawFn) -> Run:
 def test_between_is_the_true_call_or_one_above_it_never_a_siblings() -> None:
     occurred = 0
 
-    @settings(max_examples=300)
+    @settings(max_examples=200)
     @given(runs(), st.data())
     def check(run: Run, data: st.DataObject) -> None:
         nonlocal occurred

@@ -24,10 +24,10 @@ demo: $(STAMP)
 	$(BIN)/hieronnx demo
 
 test: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m "not long"
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
 
 test-long: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto -m long
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -42,7 +42,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
 strategies: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks.strategies
+	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks strategies
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,56 +1,79 @@
-"""Run the benchmarks: `python -m benchmarks [NAME...] [--repeats N]`. All of them together write the report."""
+"""Measure hieronnx: `python -m benchmarks [NAME]`; without a name all that is timed, for docs/benchmarks.md."""
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import importlib
 import os
-import platform
 import sys
-from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from benchmarks._measure import Section
+import click
 
-_NAMES = ("export", "carry", "tools", "extract", "annotate")
+from benchmarks.matrix import matrix
+from benchmarks.measure import Section
+from benchmarks.page import ROOT, describe_versions, render_table, today
+from benchmarks.strategies import strategies
+
+TIMED: Mapping[str, str] = {
+    "export": "Time what hieronnx adds to torch's own export.",
+    "carry": "Time carrying a hierarchy through other tools.",
+    "tools": "Time the commands that read a file.",
+    "extract": "Time extraction beside its peers.",
+    "annotate": "Time annotating a file by value.",
+}
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")
-_REPORT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+_REPORT = ROOT / "docs" / "benchmarks.md"
+_repeats_option = click.option(
+    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side."
+)
 
 
-def main() -> None:
-    """Run the benchmarks that were named, or all; print the report, and write it where all were run."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", metavar="NAME", nargs="*", help=f"{', '.join(_NAMES)}; none: all, and the report")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default 5)")
-    options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in _NAMES]:
-        parser.error(f"no benchmark {unknown[0]!r}; choose from {', '.join(_NAMES)}")
-    if options.repeats < 1:
-        parser.error("--repeats must be at least 1")
-    sections = []
-    for name in options.names or _NAMES:
-        print(f"running {name}", file=sys.stderr)
-        sections.append(importlib.import_module(f"benchmarks.{name}").run(options.repeats))
-    report = _render(sections, options.repeats)
-    print(report, end="")
-    if not options.names:
+@click.group(invoke_without_command=True)
+@_repeats_option
+@click.pass_context
+def main(context: click.Context, repeats: int) -> None:
+    """Measure hieronnx; without a command all that is timed, and write docs/benchmarks.md."""
+    if context.invoked_subcommand is None:
+        report = time_sections(list(TIMED), repeats)
+        click.echo(report, nl=False)
         _REPORT.write_text(report, encoding="utf-8")
 
 
+def _timed_command(name: str, text: str) -> click.Command:
+    @click.command(name, help=text)
+    @_repeats_option
+    def command(repeats: int) -> None:
+        click.echo(time_sections([name], repeats), nl=False)
+
+    return command
+
+
+for _name, _text in TIMED.items():
+    main.add_command(_timed_command(_name, _text))
+main.add_command(strategies)
+main.add_command(matrix)
+
+
+def time_sections(names: Sequence[str], repeats: int) -> str:
+    """Run these benchmarks; return the report."""
+    sections = []
+    for name in names:
+        print(f"running {name}", file=sys.stderr)
+        sections.append(importlib.import_module(f"benchmarks.{name}").run(repeats))
+    return _render(sections, repeats)
+
+
 def _render(sections: Sequence[Section], repeats: int) -> str:
-    today = datetime.date.today().isoformat()
-    versions = [("python", platform.python_version()), *((name, version(name)) for name in _PACKAGES)]
+    versions = describe_versions(_PACKAGES)
     parts = [
         "# Benchmarks",
-        f"Written by `make bench` on {today}. Every figure is the median of {repeats} runs, each in a process of its "
+        f"Written by `make bench` on {today()}. Every figure is the median of {repeats} runs, each in a process of its "
         "own on one thread, the sides of a comparison in turn; imports, building the model and a warm-up do not count. "
         "Compare the ratios: the times themselves depend on the machine.",
-        _render_table(("cores", *(name for name, _ in versions)), [(str(_cores()), *(v for _, v in versions))]),
+        render_table(("cores", *versions), [(str(_cores()), *versions.values())]),
     ]
     for section in sections:
-        parts += [f"## {section.title}", section.text, _render_table(section.header, section.rows)]
+        parts += [f"## {section.title}", section.text, render_table(section.header, section.rows)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,11 +81,5 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _render_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    numeric = [all(row[column][:1].isdigit() for row in rows) for column in range(len(header))]
-    rule = ["---:" if right else "---" for right in numeric]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
-
-
 if __name__ == "__main__":
-    main()
+    main(prog_name="python -m benchmarks")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks._measure import Section, Work, measure, median
+from benchmarks.measure import Section, Work, measure, median
 
 _KINDS = ("run both", "usage_based", "htp")
 _TEXT = (

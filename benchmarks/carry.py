@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks._measure import Section, Work, measure, median
+from benchmarks.measure import Section, Work, measure, median
 from hieronnx.attribute.carried import carry_scopes
 from hieronnx.graph.view import View, ViewGraph, ViewNode
 from hieronnx.hierarchy.hierarchy import CallTree

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from benchmarks._measure import Cost, Section, Work, measure, median
+from benchmarks.measure import Cost, Section, Work, measure, median
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

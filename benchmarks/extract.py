@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._measure import Cost, Section, Work, measure, median
+from benchmarks.measure import Cost, Section, Work, measure, median
 
 if TYPE_CHECKING:
     import onnx

@@ -1,17 +1,16 @@
-"""The matrix of carry: `python -m benchmarks.matrix [--exports FOLDER]` takes the zoo through every tool."""
+"""The matrix of carry: `python -m benchmarks matrix` takes the zoo through every tool and writes docs/carry.md."""
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import platform
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
-_ROOT = Path(__file__).parent.parent
-_REPORT = _ROOT / "docs" / "carry.md"
+import click
+
+from benchmarks.page import ROOT, describe_versions, render_table, today, use_zoo
+
+_REPORT = ROOT / "docs" / "carry.md"
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "onnxsim", "onnxslim", "transformers")
 _TEXT = """\
 Every model of the test zoo goes through every tool; the hierarchy is then carried from the file before to the file \
@@ -27,20 +26,18 @@ Root: the share of nodes of which nothing is known. Origins: how many a node has
 Failed: models on which the tool itself failed, or made a file that ONNX Runtime refuses; see below."""
 
 
-def main() -> None:
-    """Measure all and write the report."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.matrix", description=__doc__)
-    parser.add_argument("--exports", type=Path, metavar="FOLDER", help="exports as FOLDER/CASE-EXPORTER/model.onnx")
-    parser.add_argument("models", nargs="*", metavar="CASE", help="cases of the zoo; all by default, and the report")
-    options = parser.parse_args()
-    sys.path.insert(0, str(_ROOT / "tests"))
+@click.command()
+@click.argument("names", metavar="[CASE]...", nargs=-1)
+@click.option("--exports", type=click.Path(path_type=Path), help="A folder with exports as CASE-EXPORTER/model.onnx.")
+def matrix(names: tuple[str, ...], exports: Path | None) -> None:
+    """Carry hierarchies through every tool, for cases of the zoo; without a name for all, and write docs/carry.md."""
+    use_zoo()
     from support.zoo import CASES
 
-    names = options.models or list(CASES)
-    exports = [(name, exporter) for name in names for exporter in CASES[name].exporters]
-    report = _render(_measure(exports, options.exports))
-    print(report, end="")
-    if not options.models:
+    pairs = [(name, exporter) for name in names or CASES for exporter in CASES[name].exporters]
+    report = _render(_measure(pairs, exports))
+    click.echo(report, nl=False)
+    if not names:
         _REPORT.write_text(report, encoding="utf-8")
 
 
@@ -90,7 +87,7 @@ def _render(cells: Mapping[str, Mapping[str, object]]) -> str:
     ]
     failures = [f"- {column}, {name}: {text}" for column, t in totals.items() for name, text in t.failures.items()]
     wrong = [f"- {column}, {line}" for column, total in totals.items() for line in total.wrong]
-    parts = ["# Carry, measured", _introduce(cells), _TEXT, _table(header, rows), _LEGEND]
+    parts = ["# Carry, measured", _introduce(cells), _TEXT, render_table(header, rows, texts=1), _LEGEND]
     parts += ["## What came out wrong", "\n".join(wrong) or "Nothing."]
     parts += ["## What the tools said where they failed", "\n".join(failures) or "Nothing."]
     parts += ["## By model", "Share right; in brackets the outputs judged.", _by_model(cells)]
@@ -98,16 +95,15 @@ def _render(cells: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def _introduce(cells: Mapping[str, Mapping[str, object]]) -> str:
-    versions = ", ".join([f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in _PACKAGES)])
+    versions = ", ".join(f"{name} {number}" for name, number in describe_versions(_PACKAGES).items())
     models = len(next(iter(cells.values())))
-    today = datetime.date.today().isoformat()
-    return f"Written by `python -m benchmarks.matrix` on {today}: {models} exports, with {versions}."
+    return f"Written by `python -m benchmarks matrix` on {today()}: {models} exports, with {versions}."
 
 
 def _by_model(cells: Mapping[str, Mapping[str, object]]) -> str:
     names = list(next(iter(cells.values())))
     rows = [(name, *(_cell_text(found[name]) for found in cells.values())) for name in names]
-    return _table(("model", *cells), rows)
+    return render_table(("model", *cells), rows, texts=1)
 
 
 def _cell_text(cell: object) -> str:
@@ -117,12 +113,3 @@ def _cell_text(cell: object) -> str:
         return "failed"
     judged = cell.verdicts.right + len(cell.verdicts.wrong)
     return f"{cell.verdicts.share:.1%} ({judged})" if judged else "none"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
-
-
-if __name__ == "__main__":
-    main()

@@ -8,8 +8,6 @@ from typing import Any
 from benchmarks.scores import OUTCOMES, Score, StrategyScores
 from hieronnx.report.text import count, make_table, to_text
 
-__all__ = ["render_scores", "scores_to_json"]
-
 _NUMBERS = ("nodes", *OUTCOMES)
 
 

@@ -17,8 +17,6 @@ from hieronnx.hierarchy.records import Node
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["OUTCOMES", "Score", "StrategyScores", "measure_strategies", "score"]
-
 OUTCOMES: Mapping[str, str] = {
     "exact": "the same call",
     "origin": "another of the calls that the node stands for",
@@ -127,24 +125,40 @@ def measure_strategies(
     Raises:
         HieronnxError: If the model cannot be exported or run.
     """
-    from benchmarks.anonymize import anonymize_file
-    from hieronnx.attribute.file import STRATEGIES, attribute_file
-    from hieronnx.files.opening import open_model
-    from hieronnx.hierarchy.tags import TagPolicy
     from hieronnx.tools.export import export
 
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         result = export(model, given, kwargs, output=Path(folder) / "model.onnx", progress=report, **options)
+        scores = score_file(result.path, result.hierarchy, model, given, kwargs, strategies=strategies, progress=report)
+    return StrategyScores(result.exporter, len(result.hierarchy.nodes), scores)
+
+
+def score_file(
+    path: Path,
+    truth: Hierarchy,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None,
+    *,
+    strategies: Iterable[str] = (),
+    progress: Callable[[str], None] = lambda _stage: None,
+) -> tuple[Score, ...]:
+    """Take all names from a copy of a file, and attribute it by each strategy."""
+    from benchmarks.anonymize import anonymize_file
+    from hieronnx.attribute.file import STRATEGIES, attribute_file
+    from hieronnx.files.opening import open_model
+    from hieronnx.hierarchy.tags import TagPolicy
+
+    scores = []
+    with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         bare = Path(folder) / "bare.onnx"
-        anonymize_file(result.path, bare)
-        scores = []
+        anonymize_file(path, bare)
         for strategy in strategies or STRATEGIES:
-            report(f"attributing by {strategy}")
+            progress(f"attributing by {strategy}")
             start = time.perf_counter()
-            found = attribute_file(
-                open_model(bare), model, given, dict(kwargs or {}), strategy=strategy, policy=TagPolicy()
-            )
-            scores.append(score(strategy, result.hierarchy, found.hierarchy, time.perf_counter() - start))
-    return StrategyScores(result.exporter, len(result.hierarchy.nodes), tuple(scores))
+            opened, policy = open_model(bare), TagPolicy()
+            found = attribute_file(opened, model, args, dict(kwargs or {}), strategy=strategy, policy=policy)
+            scores.append(score(strategy, truth, found.hierarchy, time.perf_counter() - start))
+    return tuple(scores)

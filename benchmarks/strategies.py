@@ -1,4 +1,4 @@
-"""How good the strategies are over the zoo: `python -m benchmarks.strategies` writes the tables of docs/strategies.md.
+"""Measure how well the strategies attribute files without names: a model's, or those of the zoo for docs/strategies.md.
 
 Not a matter of time but of right and wrong: truth is what the exporter recorded, and what each strategy sees is the
 same file without any name.
@@ -6,49 +6,101 @@ same file without any name.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import logging
+import re
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-ROOT = Path(__file__).parent.parent
+import click
+
+from benchmarks.page import ROOT, describe_versions, render_table, today, use_zoo
+from hieronnx.cli.model import exporter_option, input_options, trust_option
+
+if TYPE_CHECKING:
+    from hieronnx.hierarchy.hierarchy import Hierarchy
+
 PAGE = ROOT / "docs" / "strategies.md"
-BEGIN, END = "<!-- begin: python -m benchmarks.strategies -->", "<!-- end -->"
+MEASURED = re.compile(r"(<!-- begin: python -m benchmarks[. ]strategies -->).*?(<!-- end -->)", re.DOTALL)
 STRATEGIES = ("htp", "usage_based")
-VERSIONS = ("python", "torch", "transformers", "onnx", "onnxruntime", "onnxsim", "onnxscript")
+VERSIONS = ("torch", "transformers", "onnx", "onnxruntime", "onnxsim", "onnxscript")
 TRANSFORMED = ("bert", "gpt2", "t5", "vit", "resnet")
+TOOLS: Mapping[str, str] = {"ONNX Runtime, extended": "ort-extended", "onnxsim": "onnxsim", "fp16": "fp16-keep-io"}
+"""The tools of the second table, as the page and as the tests name them."""
 OUTCOMES = ("exact", "origin", "coarse", "wrong", "none")
 HEADER = ("nodes", *OUTCOMES, "wrong, nodes")
 
 Counts = Counter[tuple[str, str, str]]
 
 
-def main() -> None:
-    """Measure the cases that were named, or all; print the tables, and write them where all were measured."""
-    sys.path.insert(0, str(ROOT / "tests"))
+@click.command()
+@click.argument("target", required=False)
+@input_options
+@exporter_option
+@trust_option
+@click.option("--json", "as_json", is_flag=True, help="Print the scores of TARGET as JSON.")
+@click.option("--case", "cases", multiple=True, help="Without TARGET: only this case of the zoo. May be repeated.")
+def strategies(
+    target: str | None,
+    inputs: tuple[str, ...],
+    input_specs: Path | None,
+    exporter: str,
+    trust_remote_code: bool,
+    as_json: bool,
+    cases: tuple[str, ...],
+) -> None:
+    """Measure how well each strategy does on TARGET, a model as for `hieronnx export`; without one, on the zoo.
+
+    The model is exported, with what the exporter records as the truth. All names and metadata are taken from a copy,
+    and each strategy of `hieronnx annotate` attributes its nodes: high confidence should be right, and what is not
+    known should be said to be so. Only the whole zoo writes anything: the tables of docs/strategies.md.
+    """
+    if target is None:
+        measure_and_write(cases)
+        return
+    from benchmarks.score_report import render_scores, scores_to_json
+    from benchmarks.scores import measure_strategies
+    from hieronnx.cli.console import print_json, print_text, use_colour, working
+    from hieronnx.cli.model import load_with_inputs, read_specs
+
+    specs = read_specs(inputs, input_specs)
+    with working(debug=False) as report:
+        model, kwargs = load_with_inputs(target, specs, trust_remote_code, report)
+        scores = measure_strategies(model, (), kwargs, progress=report, exporter=exporter)
+    if as_json:
+        print_json({"target": target, **scores_to_json(scores)})
+    else:
+        print_text(render_scores(scores, colour=use_colour()))
+
+
+def measure_and_write(cases: Sequence[str]) -> None:
+    """Measure these cases of the zoo, or all; print the tables, and write them where all were measured."""
+    use_zoo()
     from support.zoo import CASES
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.strategies", description=__doc__)
-    parser.add_argument(
-        "names", metavar="NAME", nargs="*", help="models of the zoo; none: all, and the page is written"
-    )
-    names = parser.parse_args().names or list(CASES)
+    names = list(cases or CASES)
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="hieronnx-strategies-") as folder:
         rows = list(measure_zoo(names, Path(folder)))
-        changed = list(measure_transformed([n for n in TRANSFORMED if n in names], Path(folder)))
+        changed = list(measure_transformed([name for name in TRANSFORMED if name in names], Path(folder)))
     text = "\n\n".join(render(rows, changed))
-    print(text)
-    if len(names) == len(CASES):
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+    click.echo(text)
+    if not cases:
+        write_page(PAGE, text)
+
+
+def write_page(page: Path, text: str) -> None:
+    """Put the tables between the markers of the page."""
+    before = page.read_text(encoding="utf-8")
+    after, found = MEASURED.subn(lambda match: f"{match[1]}\n\n{text}\n\n{match[2]}", before, count=1)
+    if not found:
+        raise click.ClickException(f"{page} has no markers to write the tables between")
+    page.write_text(after, encoding="utf-8")
 
 
 # -- measuring ------------------------------------------------------------------------------------------------
@@ -66,80 +118,36 @@ def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, 
             path = folder / f"{name}-{exporter}.onnx"
             model = case.build()
             truth = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter).hierarchy
-            for strategy, counts in measure_file(path, truth, model, case, folder):
+            for strategy, counts in measure_file(path, truth, model, case):
                 yield name, exporter, strategy, counts
 
 
-def measure_file(path: Path, truth: object, model: object, case: object, folder: Path) -> Iterator[tuple[str, Counts]]:
+def measure_file(path: Path, truth: Hierarchy, model: Any, case: Any) -> Iterator[tuple[str, Counts]]:
     """Yield for each strategy what it makes of a file without names."""
-    from benchmarks.anonymize import anonymize_file
-    from benchmarks.scores import score
-    from hieronnx.attribute.file import attribute_file
-    from hieronnx.files.opening import open_model
-    from hieronnx.hierarchy.tags import TagPolicy
+    from benchmarks.scores import score_file
 
-    bare = folder / "bare.onnx"
-    anonymize_file(path, bare)
-    for strategy in STRATEGIES:
-        opened = open_model(bare)
-        found = attribute_file(opened, model, case.args(), case.kwargs(), strategy=strategy, policy=TagPolicy())
-        yield strategy, Counter(score(strategy, truth, found.hierarchy).counts)
+    for score in score_file(path, truth, model, case.args(), case.kwargs(), strategies=STRATEGIES):
+        yield score.strategy, Counter(score.counts)
 
 
 def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, str, Counts]]:
     """Yield for each model, tool and strategy what became of the nodes; truth is what was carried through the tool."""
     import hieronnx
     from hieronnx.tools.carry import carry
+    from support.transformations import transform
     from support.zoo import CASES
 
     for name in names:
         case = CASES[name]
         model, path = case.build(), folder / f"{name}.onnx"
         hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter="dynamo")
-        for tool, transform in TOOLS.items():
+        for tool, column in TOOLS.items():
             print(f"{name}, {tool}", file=sys.stderr)
-            made = transform(path, folder / "made.onnx")
+            made = folder / "made.onnx"
+            transform(column, path, made, {})
             truth = carry(path, made).hierarchy
-            for strategy, counts in measure_file(made, truth, model, case, folder):
+            for strategy, counts in measure_file(made, truth, model, case):
                 yield name, tool, strategy, counts
-
-
-def optimize(path: Path, output: Path) -> Path:
-    """Optimize with ONNX Runtime, extended level."""
-    import onnx
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    options.optimized_model_filepath = str(output)
-    options.log_severity_level = 4
-    ort.InferenceSession(onnx.load(path).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return output
-
-
-def simplify(path: Path, output: Path) -> Path:
-    """Simplify with onnxsim."""
-    import onnx
-    import onnxsim
-
-    onnx.save(onnxsim.simplify(onnx.load(path))[0], output)
-    return output
-
-
-def halve(path: Path, output: Path) -> Path:
-    """Convert to half precision with ONNX Runtime's tool, inputs and outputs as they were."""
-    import onnx
-    from onnxruntime.transformers.float16 import convert_float_to_float16
-
-    onnx.save(convert_float_to_float16(onnx.load(path), keep_io_types=True), output)
-    return output
-
-
-TOOLS: Mapping[str, Callable[[Path, Path], Path]] = {
-    "ONNX Runtime, extended": optimize,
-    "onnxsim": simplify,
-    "fp16": halve,
-}
 
 
 # -- the page -------------------------------------------------------------------------------------------------
@@ -149,27 +157,23 @@ def render(
     rows: Sequence[tuple[str, str, str, Counts]], changed: Sequence[tuple[str, str, str, Counts]]
 ) -> Iterator[str]:
     """Yield the parts of the page that are measured."""
-    import platform
-
-    versions = {name: platform.python_version() if name == "python" else version(name) for name in VERSIONS}
-    told = ", ".join(f"{name} {number}" for name, number in versions.items())
+    versions = ", ".join(f"{name} {number}" for name, number in describe_versions(VERSIONS).items())
     files = len({row[:2] for row in rows})
-    today = datetime.date.today().isoformat()
-    yield f"Measured on {today} with {told}, over {files} files of the zoo. Shares in percent."
+    yield f"Measured on {today()} with {versions}, over {files} files of the zoo. Shares in percent."
     yield "### The whole zoo"
-    yield _table(("strategy", *HEADER), [(s, *_shares(_sum(rows, strategy=s))) for s in STRATEGIES])
+    yield render_table(("strategy", *HEADER), [(s, *_shares(_sum(rows, strategy=s))) for s in STRATEGIES])
     yield "By confidence:"
-    yield _table(("strategy", "confidence", *HEADER), _grouped(rows, 1, ("high", "medium", "low")))
+    yield render_table(("strategy", "confidence", *HEADER), _grouped(rows, 1, ("high", "medium", "low")))
     yield "By category of operator:"
-    yield _table(("strategy", "category", *HEADER), _grouped(rows, 0))
+    yield render_table(("strategy", "category", *HEADER), _grouped(rows, 0))
     yield "### After other tools"
     yield (
         "Five models, exported with dynamo and then optimized, simplified, or converted to half precision; the truth "
         "is what `hieronnx carry` carries through the tool."
     )
-    yield _table(("strategy", "tool", *HEADER, "exact or origin"), list(_by_tool(changed)))
+    yield render_table(("strategy", "tool", *HEADER, "exact or origin"), list(_by_tool(changed)))
     yield "### Model by model"
-    yield _table(
+    yield render_table(
         ("model", "exporter", "nodes", "htp exact", "htp wrong", "usage_based exact", "usage_based wrong"),
         list(_by_model(rows)),
     )
@@ -219,13 +223,3 @@ def _shares(counts: Counts) -> tuple[str, ...]:
 def _share(counts: Counts, *outcomes: str) -> str:
     total = sum(counts.values())
     return f"{100 * sum(n for key, n in counts.items() if key[2] in outcomes) / total:.1f}" if total else "-"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    numeric = [all(row[column][:1].isdigit() or row[column] == "-" for row in rows) for column in range(len(header))]
-    rule = ["---:" if right else "---" for right in numeric]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [header, rule, *rows])
-
-
-if __name__ == "__main__":
-    main()

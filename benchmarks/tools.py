@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from benchmarks._measure import Section, Work, measure, median
+from benchmarks.measure import Section, Work, measure, median
 from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.opening import sidecar_path
 from hieronnx.graph.building import view_model

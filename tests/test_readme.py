@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from hieronnx.cli import cli
+import support.cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -38,7 +37,7 @@ def commands() -> list[list[str]]:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
+    result = support.cli.run(*arguments)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -70,5 +69,7 @@ def test_the_demo_prints_what_is_shown(in_folder: Path) -> None:
 
 
 def test_the_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", README):
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert targets
+    for target in targets:
         assert (ROOT / target).exists(), target

@@ -12,8 +12,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
-from hieronnx.capture.eager import log_eager
+import hieronnx
+from hieronnx.capture.calls import CallRecorder
 from support.baseline import assert_same_as_baseline
+from support.eager_oracle import run_model
 from support.valuecheck import Made, ValueReport, Values, check_values, match_inputs, named_arrays
 from support.zoo import case
 
@@ -267,7 +269,7 @@ def test_a_mask_does_not_make_different_scores_equal() -> None:
 
 def test_what_a_call_only_received_is_no_evidence() -> None:
     model, x = Passes(), torch.randn(3, 4)
-    made = Made(log_eager(model, (x,)))
+    made = Made(run_model(model, (x,)))
     assert made.makers(Values(x.numpy())) == frozenset()
     assert made.holders(Values(x.numpy())) == {ROOT, ("first", 0)}
 
@@ -373,3 +375,25 @@ def test_torchs_counter_in_stack_traces_can_be_left_out(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"pkg\.torch\.onnx\.stack_trace"):
         assert_same_as_baseline(*paths)
     assert_same_as_baseline(*paths, ignore_trace_counter=True)
+
+
+# ---------------------------------------------------------------- independence
+
+
+def test_an_error_in_the_numbering_of_calls_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder of the export counts each call of a module twice; the check has a counter of its own."""
+    enter = CallRecorder.enter
+
+    def enter_twice(self: CallRecorder, module: nn.Module, alias: str | None = None) -> Any:
+        if isinstance(module, nn.Linear):
+            self.leave(enter(self, module, alias))
+        return enter(self, module, alias)
+
+    monkeypatch.setattr(CallRecorder, "enter", enter_twice)
+    chosen = case("called_in_loop")
+    model, args = chosen.build(), chosen.args()
+    result = hieronnx.export(model, args, output=tmp_path / "model.onnx", exporter="torchscript")
+    attributed = {(n.graph, n.output): frozenset({tuple(n.scope)}) for n in result.hierarchy.nodes}
+    report = check_values(model, args, None, result.path, attributed)
+    expected = [("Gemm", {("cell.linear", number)}) for number in range(3)]
+    assert [(check.op_type, check.made_by) for check in report.wrong] == expected

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from onnx import TensorProto, helper
 
 from hieronnx import __version__
-from hieronnx.cli import cli
+from support.cli import run
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -61,10 +61,6 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text(NETS)
     return tmp_path
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="hieronnx")
 
 
 def run_alone(*args: str, before: str = "") -> subprocess.CompletedProcess[str]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hieronnx
-from hieronnx.cli import cli
+import support.cli
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import load, open_model, read_sidecar, sidecar_path
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -35,7 +35,7 @@ EVIL = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n\t\x00"
 
 def run(command: list[str], model: Path) -> Result:
     files = [str(model)] * (2 if command[0] == "compare" else 1)
-    return CliRunner().invoke(cli, [*command, *files], prog_name="hieronnx")
+    return support.cli.run(*command, *files)
 
 
 def assert_told(result: Result) -> None:
@@ -226,7 +226,7 @@ def test_what_onnx_ir_logs_of_a_file_is_not_shown_raw(tmp_path: Path, capfd: pyt
     loaded.graph.node[4].input[0] = f"{EVIL} from nowhere"
     onnx.save(loaded, model)
     for options in ([], ["--debug"]):
-        result = CliRunner().invoke(cli, [*options, "validate", str(model)], prog_name="hieronnx")
+        result = support.cli.run(*options, "validate", model)
         assert_told(result)
     assert not CONTROL.search(capfd.readouterr().err)
 

@@ -1,4 +1,4 @@
-"""DESIGN §2 rule by rule: which calls have a tag of their own, how it is made, and that it names one call."""
+"""The rules of tags, one by one: which calls have a tag of their own, how it is made, and that it names one call."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ import onnxruntime as ort
 import torch
 from torch import nn
 
-from hieronnx.capture.eager import log_eager
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
+from support import eager_oracle
 from support.valuecheck import MASKED, array_of, number_as_run
 
 Arrays = Sequence[np.ndarray]
@@ -47,12 +47,12 @@ class EagerRun:
 
 def run_eagerly(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> EagerRun:
     """Run the model once in eager PyTorch; tensors are copied at once, since operations may change them later."""
-    log = log_eager(model, args, kwargs, parts=True)
+    run = eager_oracle.run_model(model, args, kwargs)
     made: dict[CallId, list[np.ndarray]] = defaultdict(list)
-    for op in log.ops:
-        made[op.scope] += _arrays(op.outputs)
-    calls = {CallId(c.module, c.index): CallRecord(_arrays(c.inputs), _arrays(c.outputs)) for c in log.calls}
-    return EagerRun(calls, made, log.calls[0].outputs)
+    for op in run.operations:
+        made[CallId(*op.scope)] += _arrays(op.outputs)
+    calls = {CallId(*c.scope): CallRecord(_arrays(c.inputs), _arrays(c.outputs)) for c in run.calls.values()}
+    return EagerRun(calls, made, run.outputs)
 
 
 def _arrays(tensors: Iterable[torch.Tensor]) -> Arrays:

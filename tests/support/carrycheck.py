@@ -21,12 +21,11 @@ import torch
 from onnx import numpy_helper
 from torch import nn
 
-from hieronnx.capture.eager import EagerLog, log_eager
+from support.eager_oracle import EagerRun, Scope, run_model
 from support.valuecheck import (
     Attributed,
     Made,
     Probe,
-    Scope,
     Values,
     array_of,
     default_body_name,
@@ -83,15 +82,15 @@ class Eager:
     """One model's run in PyTorch, to be asked about many files."""
 
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._log = log_eager(model, args, kwargs, parts=True)
-        self._given = [*self._log.calls[0].inputs, *model.parameters(), *model.buffers()]
+        self._run = run_model(model, args, kwargs)
+        self._given = [*self._run.calls["", 0].inputs, *model.parameters(), *model.buffers()]
         self._arrays = list(named_arrays(model, args, kwargs))
-        self._made = Made(self._log, scripted_modules(model))
+        self._made = Made(self._run, scripted_modules(model))
         self._near: dict[str, _Nearest] = {}
 
     def feeds(self, original: Path) -> dict[str, np.ndarray]:
         """Return the inputs of the original file."""
-        return match_inputs(onnx.load(original), self._arrays, self._log.calls[0].outputs)
+        return match_inputs(onnx.load(original), self._arrays, self._run.outputs)
 
     def find_truth(self, file: Path, feeds: Mapping[str, np.ndarray], precision: str) -> list[Truth]:
         """Find for each node output of a file who made its values; outputs that say nothing are left out."""
@@ -103,7 +102,7 @@ class Eager:
         if precision == "float":
             return [truth for probe in probes if (truth := self._look_up(probe)) is not None]
         if precision not in self._near:
-            self._near[precision] = _Nearest(self._log, self._given, precision)
+            self._near[precision] = _Nearest(self._run, self._given, precision)
         near = self._near[precision]
         found = [truth for probe in probes if (truth := near.look_up(probe)) is not None]
         return [replace(truth, serves=serves.get(truth.output, ())) if not truth.graph else truth for truth in found]
@@ -226,13 +225,14 @@ def _is_above(path: str, other: str) -> bool:
 class _Nearest:
     """What PyTorch made, by size, for finding what a tensor of lower precision is nearest to."""
 
-    def __init__(self, log: EagerLog, given: Iterable[torch.Tensor], precision: str) -> None:
+    def __init__(self, run: EagerRun, given: Iterable[torch.Tensor], precision: str) -> None:
         self._farthest = FARTHEST[precision]
-        made = [(output, tuple(op.scope)) for op in log.ops for output in op.outputs]
+        made = [(output, op.scope) for op in run.operations for output in op.outputs]
         self._made = _Table([*made, *((tensor, _GIVEN) for tensor in given)], NOISE[precision])
-        taken = [(tensor, (call.module, call.index)) for call in log.calls for tensor in call.inputs]
-        given = [(tensor, tuple(call.parent)) for call in log.calls if call.parent for tensor in call.outputs]
-        self._held = _Table([*taken, *given], 0.0)
+        calls = run.calls.values()
+        taken = [(tensor, call.scope) for call in calls for tensor in call.inputs]
+        received = [(tensor, call.parent) for call in calls if call.parent for tensor in call.outputs]
+        self._held = _Table([*taken, *received], 0.0)
 
     def look_up(self, probe: Probe) -> Truth | None:
         if not probe.runs or any(run.value.is_trivial for run in probe.runs):

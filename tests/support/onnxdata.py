@@ -164,7 +164,7 @@ def all_models() -> Iterator[tuple[str, bytes]]:
 
 
 def walk(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.NodeProto]]:
-    """Yield every node with its graph's key, as DESIGN §7 defines it; bodies right after their node."""
+    """Yield every node with its graph's key, as docs/format.md defines it; bodies right after their node."""
     yield from _walk(model.graph.node, "")
     for function in model.functions:
         overload = f":{function.overload}" if function.overload else ""

@@ -1,7 +1,8 @@
 """The value check: is each ONNX tensor attributed to a call that made it? Knows nothing of scopes or names.
 
 The file runs in ONNX Runtime, unoptimized, with every tensor exposed; the model runs in PyTorch with every
-operation logged. A tensor is then looked up by its values alone among all that PyTorch made.
+operation logged by `eager_oracle`, which shares nothing with hieronnx. A tensor is then looked up by its values alone
+among all that PyTorch made.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from onnx import numpy_helper
 from torch import nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
-from hieronnx.capture.eager import EagerLog, log_eager
+from support.eager_oracle import EagerRun, Scope, run_model
 
-Scope = tuple[str, int]
 Attributed = Mapping[tuple[str, str], frozenset[Scope]]
 NameBody = Callable[[str, onnx.NodeProto, str], str]
 Origins = dict[str, tuple[str, onnx.NodeProto]]
@@ -95,10 +95,10 @@ def check_values(
     name_body: NameBody = default_body_name,
 ) -> ValueReport:
     """Compare every tensor of the file with what PyTorch made, and judge the calls attributed to it."""
-    log = log_eager(model, args, kwargs, parts=True)
-    made = Made(log, scripted_modules(model))
+    run = run_model(model, args, kwargs)
+    made = Made(run, scripted_modules(model))
     proto = onnx.load(onnx_path)
-    feeds = match_inputs(proto, named_arrays(model, args, kwargs or {}), log.calls[0].outputs)
+    feeds = match_inputs(proto, named_arrays(model, args, kwargs or {}), run.outputs)
     probes, unexposed = run_exposed(proto, feeds, name_body)
     unexposed += [f"calls inside the scripted module {path or '<root>'}" for path in sorted(made.scripted)]
     attributed = number_as_run(attributed, {probe.graph for probe in probes})
@@ -202,11 +202,12 @@ class Values:
 class Made:
     """All tensors that the eager run made, found by value."""
 
-    def __init__(self, log: EagerLog, scripted: frozenset[str] = frozenset()) -> None:
+    def __init__(self, run: EagerRun, scripted: frozenset[str] = frozenset()) -> None:
         self.scripted = scripted
-        self._made = _Index((output, op.scope) for op in log.ops for output in op.outputs)
-        taken = [(tensor, (call.module, call.index)) for call in log.calls for tensor in call.inputs]
-        given = [(tensor, call.parent) for call in log.calls if call.parent for tensor in call.outputs]
+        self._made = _Index((output, op.scope) for op in run.operations for output in op.outputs)
+        calls = run.calls.values()
+        taken = [(tensor, call.scope) for call in calls for tensor in call.inputs]
+        given = [(tensor, call.parent) for call in calls if call.parent for tensor in call.outputs]
         self._held = _Index([*taken, *given])
 
     def makers(self, values: Values) -> frozenset[Scope]:
@@ -239,7 +240,7 @@ class _Index:
         for tensor, scope in tensors:
             if tensor.layout is torch.strided and tensor.numel():
                 values = Values(array_of(tensor))
-                buckets[values.flat.size].append((values, tuple(scope)))
+                buckets[values.flat.size].append((values, scope))
         self._buckets = buckets
         self._moments = {size: np.stack([values.moments for values, _ in bucket]) for size, bucket in buckets.items()}
 

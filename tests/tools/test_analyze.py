@@ -10,17 +10,17 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 import pytest
-from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
+import support.cli
 from hieronnx import AnalysisResult, HieronnxError, analyze, load
-from hieronnx.cli import cli
 from hieronnx.files.opening import read_sidecar, sidecar_path
 from hieronnx.report.analysis import SORT_KEYS, analysis_to_markdown, render_analysis
 from hieronnx.report.analysis_data import analysis_to_csv, analysis_to_json, modules_to_json
@@ -36,8 +36,7 @@ def path_of(name: str, exporter: str = "dynamo") -> Path:
     return exported(name, exporter).result.path
 
 
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["analyze", *map(str, args)], prog_name="hieronnx")
+run = partial(support.cli.run, "analyze")
 
 
 def find_line(analysis: AnalysisResult, call: str) -> ModuleLine:
@@ -74,7 +73,9 @@ def test_own_nodes_sum_to_the_total_and_everything_to_the_file(name: str, export
 @pytest.mark.parametrize("name", ["bert", "tied_weights", "shared_under_two_names", "unused_modules"])
 def test_parameters_are_those_of_pytorch(name: str, exporter: str) -> None:
     model = exported(name, exporter).model
-    for line in analyze(path_of(name, exporter), all_calls=True).modules:
+    lines = analyze(path_of(name, exporter), all_calls=True).modules
+    assert len(lines) > 1
+    for line in lines:
         module = model.get_submodule(line.call.id.module)
         assert line.parameters == sum(parameter.numel() for parameter in module.parameters())
 
@@ -482,7 +483,7 @@ def test_the_module_table_is_the_ground_truth(tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_is_one_line(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(cli, ["analyze", str(path_of("bert")), *options], standalone_mode=True)
+    result = run(path_of("bert"), *options)
     assert result.exit_code == 2
     assert message in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -14,14 +14,13 @@ import onnxruntime as ort
 import pytest
 import torch
 from benchmarks.anonymize import anonymize_file
-from click.testing import CliRunner, Result
 from torch import Tensor, nn
 
 import hieronnx
 from hieronnx.attribute.file import Disagreement
-from hieronnx.cli import cli
 from hieronnx.errors import HieronnxError, InputError, MismatchError
 from hieronnx.report.annotation import annotation_to_json, render_annotation
+from support.cli import run
 from support.exports import exported, quiet
 from support.zoo import CASES
 
@@ -380,10 +379,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), catch_exceptions=False)
-
-
 def test_the_command_annotates_and_reports(folder: Path) -> None:
     result = run("annotate", "plain.onnx", "--model", "net_to_annotate.py:Net", "-o", "annotated.onnx", *X)
     assert result.exit_code == 0, result.output
@@ -437,7 +432,7 @@ def test_the_command_exits_with_1_for_another_model(folder: Path, target: str, l
 def test_the_command_exits_with_2_and_one_line_for_errors(
     folder: Path, arguments: tuple[str, ...], message: str
 ) -> None:
-    result = CliRunner().invoke(cli, ["annotate", *arguments])
+    result = run("annotate", *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1

@@ -12,14 +12,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import hieronnx
+import support.cli
 from hieronnx import compare
-from hieronnx.cli import cli
 from hieronnx.report.comparison import comparison_to_json, comparison_to_markdown, render_comparison
 from support.edits import (
     NODE_EDITS,
@@ -588,7 +587,7 @@ def test_names_in_reports_cannot_command_the_terminal() -> None:
 
 
 def run(*args: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli, ["compare", *map(str, args)])
+    result = support.cli.run("compare", *args)
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -94,5 +94,6 @@ def test_two_that_differ_compare_as_different() -> None:
         by_operator.setdefault(model.graph.node[0].op_type, []).append(model)
     pairs = [tuple(rng.sample(models, 2)) for _ in range(SAMPLE)]
     pairs += [pair for group in by_operator.values() for pair in islice(combinations(group, 2), 20)]
+    assert len(pairs) > SAMPLE
     for a, b in pairs:
         assert compare(a, b).same == (write_plainly(a) == write_plainly(b)), (a.graph.name, b.graph.name)

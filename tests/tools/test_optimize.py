@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from click.testing import CliRunner, Result
 
 import hieronnx
 from hieronnx import HieronnxError, load
@@ -22,14 +21,11 @@ from hieronnx.files.wire import find_locations, read_skeleton
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
 from hieronnx.tools.adapters.optimizers import OPTIMIZERS
 from support.annotated import annotated
+from support.cli import run
 from support.exports import export_ours
 
 TOOLS = ["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]
 MODELS = [("bert", "dynamo"), ("gpt2", "torchscript"), ("conv_batch_norm_residual", "dynamo")]
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="hieronnx")
 
 
 def outputs(path: Path) -> list[np.ndarray]:

@@ -14,11 +14,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 from benchmarks.anonymize import anonymize
-from click.testing import CliRunner, Result
 
 import hieronnx
 from hieronnx import HieronnxError, load
-from hieronnx.cli import cli
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
@@ -27,6 +25,7 @@ from hieronnx.tools.carry import CarryResult, carry
 from hieronnx.tools.carry.transfer import transfer
 from hieronnx.tools.carry.views import open_pair
 from support.annotated import annotated
+from support.cli import run
 from support.exports import export_ours, shared_folder
 
 MODELS = [("bert", "dynamo"), ("bert", "torchscript"), ("gpt2", "torchscript"), ("conv_batch_norm_residual", "dynamo")]
@@ -40,10 +39,6 @@ def optimized(name: str, exporter: str, tool: str) -> tuple[Path, Path]:
     folder = Path(mkdtemp(prefix=f"{name}-{exporter}-{tool}-", dir=shared_folder()))
     OPTIMIZERS[tool](source, folder / "made.onnx")
     return source, folder / "made.onnx"
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(arg) for arg in args], prog_name="hieronnx")
 
 
 def bare(path: Path) -> onnx.ModelProto:

@@ -9,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 
 import hieronnx
-from hieronnx.cli import cli
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.report.extraction import render_extraction
 from hieronnx.tools.extract.result import ConstantArgument
 from support.annotated import annotated, names
 from support.callrecords import open_session
+from support.cli import run
 from support.exports import exported
 
 PAIR = """
@@ -270,7 +269,7 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_report_says_what_to_feed(pair: Path) -> None:
-    lines = CliRunner().invoke(cli, ["extract", "model.onnx", "block", "-o", "part.onnx"]).stdout.splitlines()
+    lines = run("extract", "model.onnx", "block", "-o", "part.onnx").stdout.splitlines()
     rows = [line.split() for line in lines]
     assert ["input", "q", "float[2]", "←", "right"] in rows
     assert ["input", "p", "float[2]", "not", "received"] in rows
@@ -283,13 +282,13 @@ def test_the_report_says_what_to_feed(pair: Path) -> None:
 
 def test_the_report_says_that_nothing_is_recorded(pair: Path) -> None:
     onnx.save(annotated(PAIR, PAIR_SCOPES), "model.onnx")
-    result = CliRunner().invoke(cli, ["extract", "model.onnx", "block", "-o", "part.onnx"])
+    result = run("extract", "model.onnx", "block", "-o", "part.onnx")
     assert "not recorded: what forward received and returned" in result.stdout
     assert "not received" not in result.stdout
 
 
 def test_json_has_what_was_received_and_returned(pair: Path) -> None:
-    found = json.loads(CliRunner().invoke(cli, ["extract", "model.onnx", "block", "-o", "part.onnx", "--json"]).stdout)
+    found = json.loads(run("extract", "model.onnx", "block", "-o", "part.onnx", "--json").stdout)
     producer = {"name": "p", "op_type": "Neg", "module": "", "call": 0}
     assert found["undeclared_inputs"] == [{"name": "p", "arguments": [], "producer": producer}]
     assert [item["arguments"] for item in found["inputs"]] == [["right"], []]

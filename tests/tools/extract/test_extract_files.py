@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from click.testing import CliRunner, Result
 from onnx import numpy_helper
 
 import hieronnx
-from hieronnx.cli import cli
+import support.cli
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.hierarchy.records import CallId, Node
 from support.annotated import make_hierarchy
@@ -140,8 +140,7 @@ def bert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, ["extract", "model.onnx", *args])
+run = partial(support.cli.run, "extract", "model.onnx")
 
 
 def test_the_command_tells_what_it_wrote(bert: Path) -> None:
@@ -186,7 +185,7 @@ def test_the_command_writes_json(bert: Path) -> None:
 )
 def test_other_commands_work_on_a_part(bert: Path, args: tuple[str, ...], text: str) -> None:
     assert run("encoder.layer.1", "-o", "layer.onnx").exit_code == 0
-    result = CliRunner().invoke(cli, args)
+    result = support.cli.run(*args)
     assert result.exit_code == 0, result.output
     assert text in result.stdout
 

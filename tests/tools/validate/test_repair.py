@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from click.testing import CliRunner, Result
 
 import hieronnx
-from hieronnx.cli import cli
+import support.cli
 from hieronnx.files.opening import load, sidecar_path
 from support.baseline import assert_same_as_baseline
 from support.exports import exported
@@ -31,8 +31,7 @@ def model(tmp_path: Path) -> Path:
     return write_layered(tmp_path / "model.onnx")
 
 
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["validate", *map(str, args)], prog_name="hieronnx")
+run = partial(support.cli.run, "validate")
 
 
 @pytest.fixture

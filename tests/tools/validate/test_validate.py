@@ -7,16 +7,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 import pytest
-from click.testing import CliRunner, Result
 
 import hieronnx
-from hieronnx.cli import cli
+import support.cli
 from hieronnx.errors import InputError
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import ROOT
@@ -60,8 +60,7 @@ def found(model: Path, **options: Any) -> list[tuple[str, str]]:
     return [(item.severity, item.check) for item in hieronnx.validate(model, **options)]
 
 
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli, ["validate", *map(str, args)], prog_name="hieronnx")
+run = partial(support.cli.run, "validate")
 
 
 # -- nothing wrong ------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def median(costs: Sequence[Cost]) -> Cost:
 
 def _run_in_child(work: Work) -> Cost:
     # This process must stay small, torch not imported: a child's peak begins with its parent's size.
-    command = [sys.executable, "-m", "benchmarks._measure", work.function, str(work.rounds), *work.args]
+    command = [sys.executable, "-m", "benchmarks.measure", work.function, str(work.rounds), *work.args]
     # One thread: with more, the sides would compete with whatever else the machine does.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

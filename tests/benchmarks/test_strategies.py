@@ -1,20 +1,26 @@
-"""How good the strategies are: the measure itself, and that `captured` and `htp`, which share nothing, agree."""
+"""How good the strategies are: the measure itself, and that `captured` and `htp` agree.
+
+What one records while it exports, the other finds by value in a file without names; they count calls alike.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.__main__ import TIMED, main
 from benchmarks.anonymize import anonymize_file
 from benchmarks.score_report import render_scores, scores_to_json
 from benchmarks.scores import OUTCOMES, judge, measure_strategies, score
+from benchmarks.strategies import MEASURED, PAGE, write_page
+from click import ClickException
 from click.testing import CliRunner
 from torch import Tensor, nn
 
 from hieronnx.attribute.file import attribute_file
-from hieronnx.cli import cli
 from hieronnx.files.opening import open_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node
@@ -92,11 +98,31 @@ def test_every_strategy_is_measured_on_a_model() -> None:
 
 
 def test_the_command_measures_a_target() -> None:
-    result = CliRunner().invoke(cli, ["strategies", "demo", "--exporter", "torchscript", "--json"])
+    result = CliRunner().invoke(main, ["strategies", "demo", "--exporter", "torchscript", "--json"])
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert set(told["strategies"]) == {"htp", "usage_based"}
     assert sum(told["strategies"]["htp"]["total"].values()) == told["nodes"]
+
+
+def test_every_measurement_is_a_command() -> None:
+    assert set(main.commands) == {*TIMED, "strategies", "matrix"}
+    assert all(hasattr(importlib.import_module(f"benchmarks.{name}"), "run") for name in TIMED)
+
+
+@pytest.mark.parametrize("command", ["python -m benchmarks.strategies", "python -m benchmarks strategies"])
+def test_the_tables_go_between_the_markers(command: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n<!-- begin: {command} -->\nold\n<!-- end -->\nafter\n")
+    write_page(page, "new")
+    assert page.read_text() == f"before\n<!-- begin: {command} -->\n\nnew\n\n<!-- end -->\nafter\n"
+    page.write_text("no markers")
+    with pytest.raises(ClickException, match="no markers"):
+        write_page(page, "new")
+
+
+def test_docs_have_the_markers() -> None:
+    assert MEASURED.search(PAGE.read_text(encoding="utf-8"))
 
 
 # -- the cross-check --------------------------------------------------------------------------------------------
@@ -124,8 +150,8 @@ def agree(right: Node, given: Node) -> bool:
     return given.scope in (right.scope, *right.origins) or right.scope in given.origins
 
 
-def find_disagreements(name: str, exporter: str, folder: Path) -> list[str]:
-    """Return the nodes to which both strategies give different calls at high confidence.
+def find_disagreements(name: str, exporter: str, folder: Path) -> tuple[int, list[str]]:
+    """Return how many nodes both strategies give a call at high confidence, and those that get different calls.
 
     The file that `htp` sees has no names, so that it can have nothing from what was captured.
     """
@@ -133,21 +159,24 @@ def find_disagreements(name: str, exporter: str, folder: Path) -> list[str]:
     anonymize_file(truth.result.path, folder / "bare.onnx")
     opened = open_model(folder / "bare.onnx")
     found = attribute_file(opened, truth.model, case.args(), case.kwargs(), strategy="htp", policy=TagPolicy())
-    return [
+    pairs = zip(truth.hierarchy.nodes, found.hierarchy.nodes, strict=True)
+    sure = [(right, given) for right, given in pairs if right.confidence == given.confidence == "high"]
+    return len(sure), [
         f"{right.op_type} {right.output}: captured says {right.scope}, htp says {given.scope}"
-        for right, given in zip(truth.hierarchy.nodes, found.hierarchy.nodes, strict=True)
-        if right.confidence == given.confidence == "high" and not agree(right, given)
+        for right, given in sure
+        if not agree(right, given)
     ]
 
 
 @pytest.mark.parametrize(("name", "exporter"), FEW, ids=["-".join(pair) for pair in FEW])
 def test_captured_and_htp_agree_where_both_are_sure(name: str, exporter: str, tmp_path: Path) -> None:
-    told = find_disagreements(name, exporter, tmp_path)
+    sure, told = find_disagreements(name, exporter, tmp_path)
+    assert sure
     assert not told, "\n".join(told)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "exporter"), EXPORTS, ids=["-".join(pair) for pair in EXPORTS])
 def test_captured_and_htp_agree_on_the_whole_zoo(name: str, exporter: str, tmp_path: Path) -> None:
-    told = find_disagreements(name, exporter, tmp_path)
+    _, told = find_disagreements(name, exporter, tmp_path)
     assert not told, "\n".join(told)

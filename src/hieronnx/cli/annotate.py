@@ -79,14 +79,12 @@ def annotate_command(
     show_written(result, render_annotation, "tree", as_json=as_json)
 
 
-def _run(
-    file: Path, loading: Loading, report: Callable[[str], None], *, strategy: str, **options: Any
-) -> AnnotateResult:
+def _run(file: Path, loading: Loading, report: Callable[[str], None], **options: Any) -> AnnotateResult:
     """Load the model, make its inputs if it is to be run, and annotate the file."""
     from hieronnx.errors import HieronnxError
     from hieronnx.tools.annotate import annotate
 
     if not file.is_file():  # before the model is loaded, which may take long
         raise HieronnxError(f"no ONNX file at '{file}'")
-    model, kwargs = loading.load_with_inputs(report) if strategy == "htp" else (loading.load(report), {})
-    return annotate(file, model, (), kwargs, strategy=strategy, progress=report, **options)
+    model, kwargs = loading.load_with_inputs(report) if options["strategy"] == "htp" else (loading.load(report), {})
+    return annotate(file, model, (), kwargs, progress=report, **options)

@@ -82,12 +82,9 @@ def annotate() -> hieronnx.AnnotateResult:
 
 
 OUT = ("-o", "out.onnx")
+TORCHSCRIPT = ("--exporter", "torchscript", "--strip-torch-metadata")
 COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
-    (
-        ("export", "nets.py:make", *OUT, *INPUT, "--exporter", "torchscript", "--strip-torch-metadata")
-        + ("--verify-topology",),
-        export,
-    ),
+    (("export", "nets.py:make", *OUT, *INPUT, *TORCHSCRIPT, "--verify-topology"), export),
     (("annotate", "plain.onnx", "--model", "nets.py:make", *OUT, *INPUT), annotate),
     (("analyze", "model.onnx"), lambda: hieronnx.analyze("model.onnx")),
     (("analyze", "plain.onnx"), lambda: hieronnx.analyze("plain.onnx")),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 FOUND_SOMETHING = 1
 """The exit code of a check that found something."""
-
-_Result = TypeVar("_Result", bound="Result")
-_Written = TypeVar("_Written", bound="WritingResult")
 
 
 def use_colour() -> bool:
@@ -46,7 +43,7 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
-def show(result: _Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
+def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
     """Print a result: as JSON, or rendered, with a last line after it."""
     if as_json:
         print_json(result.to_dict())
@@ -55,7 +52,7 @@ def show(result: _Result, render: Callable[..., str], *, as_json: bool, after: s
 
 
 def show_written(
-    result: _Written, render: Callable[..., str], command: str | None, *others: Path, as_json: bool
+    result: WritingResult, render: Callable[..., str], command: str | None, *others: Path, as_json: bool
 ) -> None:
     """Print a result and the command to try next on the file that was written, after other files."""
     words = [shlex.quote(str(path)) for path in (*others, result.path)]

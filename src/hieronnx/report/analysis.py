@@ -7,15 +7,17 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from hieronnx.errors import HieronnxError, list_some
 from hieronnx.hierarchy.records import CONFIDENCE
-from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call
+from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call, name_module
 from hieronnx.report.text import align_rows, count, format_size, make_table, to_text
-from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
+
+if TYPE_CHECKING:
+    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
 
 SORT_KEYS = ("nodes", "parameters", "bytes", "multiply-adds")
 
@@ -116,7 +118,8 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
     if analysis.filters:
         asked = ", ".join(f"{name} {text}" for name, text in analysis.filters.items())
         yield f"nodes counted ({asked})", f"{total.nodes:,}"
-    yield "multiply-adds" + _describe_uncounted(total), f"{total.multiply_adds:,}"
+    at_least = f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
+    yield "multiply-adds" + at_least, f"{total.multiply_adds:,}"
     yield "initializers", f"{analysis.initializers:,}"
     yield "elements in initializers", f"{analysis.elements:,}"
     yield "bytes in initializers", f"{analysis.bytes:,}"
@@ -126,48 +129,34 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
         yield "calls", f"{analysis.calls:,}"
 
 
-def _describe_uncounted(total: Tally) -> str:
-    return f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
-
-
 def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
     rows = [
-        (evidence, CONFIDENCE[evidence], f"{found:,}", f"{100 * found / nodes:.1f}")
-        for evidence, found in analysis.by_evidence.items()
-        if found
+        (evidence, CONFIDENCE[evidence], f"{number:,}", f"{100 * number / nodes:.1f}")
+        for evidence, number in analysis.by_evidence.items()
+        if number
     ]
     attributed = analysis.attributed or 0
     below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
-    levels = ", ".join(f"{found:,} {level}" for level, found in analysis.by_confidence.items())
+    levels = ", ".join(f"{number:,} {level}" for level, number in analysis.by_confidence.items())
     columns = ("evidence", "confidence", "nodes", "percent")
     return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
 
 
 def _make_categories(analysis: AnalysisResult) -> _Section:
     if analysis.hierarchy is None:
-        rows = [(share.name, f"{share.total:,}") for share in analysis.categories]
-        return _Section("Categories", ("category", "nodes"), rows)
+        totals = [(share.name, f"{share.total:,}") for share in analysis.categories]
+        return _Section("Categories", ("category", "nodes"), totals)
     columns = ("category", "nodes", "attributed", "percent", "threshold", "")
-    return _Section(
-        "Categories",
-        columns,
-        [
-            (
-                share.name,
-                f"{share.total:,}",
-                f"{share.attributed:,}",
-                f"{share.percent:.1f}",
-                f"{share.threshold:g}",
-                "under" if share.under else "ok",
-            )
-            for share in analysis.categories
-        ],
-    )
+    rows = []
+    for share in analysis.categories:
+        counts = (f"{share.total:,}", f"{share.attributed:,}", f"{share.percent:.1f}", f"{share.threshold:g}")
+        rows.append((share.name, *counts, "under" if share.under else "ok"))
+    return _Section("Categories", columns, rows)
 
 
 def _make_operators(total: Tally) -> _Section:
-    rows = [(operator, f"{found:,}") for operator, found in list(total.operators.items())[:_MOST_OPERATORS]]
+    rows = [(operator, f"{number:,}") for operator, number in list(total.operators.items())[:_MOST_OPERATORS]]
     more = len(total.operators) - len(rows)
     return _Section("Operators", ("operator", "nodes"), rows, f"and {count(more, 'operator')} more" if more else "")
 
@@ -180,19 +169,10 @@ def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None,
     if sort is not None:
         named = sorted((item for item in named if item[1].level is not None), key=lambda item: -_measure(item[1], sort))
     known = analysis.parameters is not None
-    columns = (
-        "call",
-        "module",
-        "nodes",
-        "own",
-        *(("parameters", "bytes") if known else ()),
-        "multiply-adds",
-        "operators",
-    )
+    held = ("parameters", "bytes") if known else ()
+    columns = ("call", "module", "nodes", "own", *held, "multiply-adds", "operators")
     rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
-    hidden = (
-        0 if analysis.hierarchy is None or analysis.filters else len(analysis.hierarchy.calls) - len(analysis.modules)
-    )
+    hidden = 0 if analysis.filters else (analysis.calls or 0) - len(analysis.modules)
     return _Section("Modules", columns, rows, _describe_modules(named, deeper, hidden, known))
 
 
@@ -223,11 +203,10 @@ def _draw_tree(modules: Sequence[ModuleLine], shown: Iterable[ModuleLine]) -> li
 
 
 def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
-    path, via = line.call.id.module, line.call.via
     held = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
     return (
         label,
-        path if via in ("", path) else f"{path} (as {via})",
+        name_module(line.call),
         f"{line.total.nodes:,}",
         f"{line.own.nodes:,}" if line.own.nodes else "-",
         *(f"({text})" if line.repeated else text for text in held),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
 from hieronnx.report.text import make_table, to_text
-from hieronnx.tools.compare import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
+
+if TYPE_CHECKING:
+    from hieronnx.tools.compare.result import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}

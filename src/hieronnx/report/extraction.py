@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -10,7 +11,9 @@ from hieronnx.hierarchy.records import CallId
 from hieronnx.report.names import clean_line, clean_name, name_call
 from hieronnx.report.summary import render_files, render_model
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.extract.result import ExtractResult, PartInput
+
+if TYPE_CHECKING:
+    from hieronnx.tools.extract.result import ExtractResult, PartInput
 
 
 def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.records import Call, CallId
 
 _LONGEST_NAME = 1000
 _LONGEST_LINE = 4000
@@ -38,6 +38,12 @@ def _escape(text: str) -> str:
 def name_call(call: CallId) -> str:
     """Return a call's path; the root's is empty, so that it is called root."""
     return str(call) or "(root)"
+
+
+def name_module(call: Call) -> str:
+    """Return the path of a call's module, and the attribute path that it was called through where that is another."""
+    path = call.id.module
+    return path if call.via in ("", path) else f"{path} (as {call.via})"
 
 
 def escape_markdown(text: str) -> str:

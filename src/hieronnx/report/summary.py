@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -14,10 +14,12 @@ from hieronnx.hierarchy.records import CONFIDENCE
 from hieronnx.report.comparison import render_comparison
 from hieronnx.report.names import clean_name, name_call
 from hieronnx.report.text import count, format_size, make_table, to_text
-from hieronnx.tools.annotate import AnnotateResult
-from hieronnx.tools.carry import CarryResult, LostCall, RewrittenNodes
-from hieronnx.tools.export import ExportResult
 from hieronnx.tools.results import WrittenFile, summary_to_dict
+
+if TYPE_CHECKING:
+    from hieronnx.tools.annotate import AnnotateResult
+    from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
+    from hieronnx.tools.export import ExportResult
 
 _MOST_LISTED = 20
 _MOST_NAMED = 3

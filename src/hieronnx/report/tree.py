@@ -15,6 +15,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
+from hieronnx.report.names import name_module
 from hieronnx.report.text import count, make_table, to_text
 from hieronnx.tools.results import dump_record
 
@@ -118,7 +119,7 @@ def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bo
     own = f"{len(branch.own):,}" if branch.own else "-"
     cells: list[RenderableType] = [
         call,
-        Text(_describe_module(branch.call), "cyan"),
+        Text(name_module(branch.call), "cyan"),
         f"{branch.total:,}",
         own,
     ]
@@ -131,12 +132,6 @@ def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bo
     for position, child in enumerate(branch.children, len(listed)):
         arm, stem = ("└─ ", "   ") if position == last else ("├─ ", "│  ")
         _add_branch(table, child, indent + arm, indent + stem, nodes)
-
-
-def _describe_module(call: Call) -> str:
-    """Return the module's path, and the attribute path that it was called through where that is another."""
-    path = call.id.module
-    return path if call.via in ("", path) else f"{path} (as {call.via})"
 
 
 def _add_node(table: Table, node: Node, branch: Branch, guide: str) -> None:

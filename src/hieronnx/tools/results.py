@@ -12,6 +12,8 @@ from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
 
 class Result:
     """The base of what the tools return, and of the records inside."""
@@ -71,18 +73,18 @@ def _list_names(record: Any) -> tuple[str, ...]:
 
 
 def _to_builtins(value: Any) -> Any:
-    if value is None or isinstance(value, str | int | float):
+    if value.__class__ in _PLAIN:
         return value
-    if isinstance(value, CallId):
+    if value.__class__ is CallId:
         return {"module": value.module, "call": value.number}
     if isinstance(value, Hierarchy):
         return {"model": _to_builtins(value.model), "summary": summary_to_dict(value)}
+    if isinstance(value, tuple | list):
+        return [_to_builtins(item) for item in value]
     if is_dataclass(value):
         return dump_record(value)
     if isinstance(value, Mapping):
         return {str(key): _to_builtins(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_builtins(item) for item in value]
     return str(value)
 
 

@@ -1,4 +1,4 @@
-"""What a command shows: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
+"""Output of the commands: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
 
 from __future__ import annotations
 

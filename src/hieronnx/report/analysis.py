@@ -80,10 +80,10 @@ def _render_section(section: _Section, colour: bool) -> str:
     if section.long:
         table = align_rows(section.columns, section.rows, numbers=_NUMBERS)
     else:
-        made = make_table(*section.columns, numbers=_NUMBERS)
+        rows = make_table(*section.columns, numbers=_NUMBERS)
         for row in section.rows:
-            made.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-        table = to_text(made, colour=colour)
+            rows.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        table = to_text(rows, colour=colour)
     return f"{table}\n\n{section.below}" if section.below else table
 
 
@@ -169,8 +169,8 @@ def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None,
     if sort is not None:
         named = sorted((item for item in named if item[1].level is not None), key=lambda item: -_measure(item[1], sort))
     known = analysis.parameters is not None
-    held = ("parameters", "bytes") if known else ()
-    columns = ("call", "module", "nodes", "own", *held, "multiply-adds", "operators")
+    sizes = ("parameters", "bytes") if known else ()
+    columns = ("call", "module", "nodes", "own", *sizes, "multiply-adds", "operators")
     rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
     hidden = 0 if analysis.filters else (analysis.calls or 0) - len(analysis.modules)
     return _Section("Modules", columns, rows, _describe_modules(named, deeper, hidden, known))
@@ -203,13 +203,13 @@ def _draw_tree(modules: Sequence[ModuleLine], shown: Iterable[ModuleLine]) -> li
 
 
 def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
-    held = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
+    sizes = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
     return (
         label,
         name_module(line.call),
         f"{line.total.nodes:,}",
         f"{line.own.nodes:,}" if line.own.nodes else "-",
-        *(f"({text})" if line.repeated else text for text in held),
+        *(f"({text})" if line.repeated else text for text in sizes),
         f"{line.total.multiply_adds:,}" + ("+" if line.total.uncounted else ""),
         list_some([f"{operator} {n:,}" for operator, n in line.total.operators.items()], _OPERATORS_OF_LINE),
     )
@@ -241,13 +241,13 @@ def _make_nodes(nodes: Iterable[AnalyzedNode]) -> _Section:
 
 
 def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
-    found = node.attribution
-    place = f" in {node.graph}" if node.graph else ""
-    attribution = ("", "", "") if found is None else (str(found.scope), found.evidence, found.confidence)
+    known = node.attribution
+    graph = f" in {node.graph}" if node.graph else ""
+    attribution = ("", "", "") if known is None else (str(known.scope), known.evidence, known.confidence)
     work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
-    several = () if found is None or found.origins == (found.scope,) else found.origins
+    several = () if known is None or known.origins == (known.scope,) else known.origins
     calls = ", ".join(name_call(origin) for origin in several)
-    name = f"{node.name or node.output}{place}"
+    name = f"{node.name or node.output}{graph}"
     return (node.operator, name, node.category, node.tag or "", *attribution, work, calls)
 
 

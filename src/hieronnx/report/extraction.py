@@ -1,4 +1,4 @@
-"""What was extracted: the call, its inputs and outputs, and what it shares with others."""
+"""An extracted part as text: the call, its inputs and outputs, and what it shares with others."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def _say(extraction: ExtractResult) -> Iterator[str]:
     form = " in this form" if extraction.lost_arguments else ""
     for item in extraction.undeclared_inputs:
         yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
-    for held in extraction.constant_arguments:
-        holder = f"constant '{held.tensor}'" if held.parameter is None else f"parameter '{held.parameter}'"
-        yield clean_line(f"argument '{held.argument}' is no input: it is the {holder}, which the part has")
+    for constant in extraction.constant_arguments:
+        holder = f"parameter '{constant.parameter}'" if constant.parameter else f"constant '{constant.tensor}'"
+        yield clean_line(f"argument '{constant.argument}' is no input: it is the {holder}, which the part has")
     if extraction.lost_arguments:
         yield clean_line(f"no tensor of the file is known to hold argument {_listed(extraction.lost_arguments)}")
     if extraction.fused_with:

@@ -136,8 +136,8 @@ def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bo
 
 def _add_node(table: Table, node: Node, branch: Branch, guide: str) -> None:
     name = node.name or node.output
-    place = f"  in {node.graph}" if node.graph else ""
-    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{place}")
+    graph = f"  in {node.graph}" if node.graph else ""
+    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{graph}")
     scope = "" if node.scope == branch.call.id else str(node.scope)
     blank = [""] * (len(table.columns) - 3)
     table.add_row(line, Text(scope, "cyan"), *blank, node.evidence)

@@ -1,4 +1,4 @@
-"""What all results have in common: `to_dict`, which is what `--json` prints, and the list of the files written."""
+"""The base of all results: `to_dict`, which is what `--json` prints, and the list of the files that were written."""
 
 from __future__ import annotations
 

@@ -124,7 +124,6 @@ def quantize_command(
     debug: bool,
     /,
     model: Path,
-    tool: str,
     calibration: Path | None,
     random_calibration: int | None,
     per_channel: bool,
@@ -142,12 +141,12 @@ def quantize_command(
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.quantize import quantize
 
-    _check_quantizer(tool, calibration, random_calibration, per_channel, keep_io_types)
+    _check_quantizer(options["tool"], calibration, random_calibration, per_channel, keep_io_types)
     options |= {"per_channel": True} if per_channel else {}
     options |= {"keep_io_types": True} if keep_io_types else {}
     options |= {"calibration": calibration or (), "random_calibration": random_calibration or 0}
     with working(debug=debug) as report:
-        result = quantize(model, tool=tool, progress=report, **options)
+        result = quantize(model, progress=report, **options)
     _show(result, model, as_json=as_json)
 
 

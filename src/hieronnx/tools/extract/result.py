@@ -72,7 +72,7 @@ class ExtractResult(Result):
             what it cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where
             nothing was recorded.
         constant_arguments: the arguments that the part has in itself.
-        lost_arguments: those that the file has no tensor of any more.
+        lost_arguments: those whose tensors the file does not have any more.
         internal_tensors: what its nodes make and nobody outside reads.
         boundary_nodes: the nodes that read an input or make an output.
         shared_nodes: the nodes that other calls share: one node is left of several equal ones, or several became

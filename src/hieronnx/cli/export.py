@@ -10,7 +10,7 @@ import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show_written, working
 from hieronnx.cli.loading import Loading, read_loading
-from hieronnx.cli.options import model_options, writing_options
+from hieronnx.cli.options import exporter_option, model_options, writing_options
 
 if TYPE_CHECKING:
     from hieronnx.tools.export import ExportResult
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     metavar="NAME:AXIS=LABEL,…",
     help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence. May be repeated.",
 )
-@click.option(
-    "--exporter",
-    type=click.Choice(["auto", "dynamo", "torchscript"]),
-    default="auto",
-    show_default=True,
-    help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
-)
+@exporter_option
 @click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")
 @click.option("--strip-torch-metadata", is_flag=True, help="Leave out torch's own metadata on the nodes.")
 @click.option(

@@ -36,7 +36,12 @@ class Loading:
 
 
 def read_loading(
-    target: str, *, inputs: Sequence[str], input_specs: Path | None, torch_nn: str, trust_remote_code: bool
+    target: str,
+    *,
+    inputs: Sequence[str],
+    input_specs: Path | None,
+    trust_remote_code: bool,
+    torch_nn: str = "default",
 ) -> Loading:
     """Read the options of `model_options`; inputs on the command line replace those in the file.
 

@@ -61,7 +61,15 @@ markdown_option = click.option(
 all_calls_option = click.option(
     "--all", "all_calls", is_flag=True, help="List the calls without a tag of their own, too."
 )
-model_options = _combine(
+exporter_option = click.option(
+    "--exporter",
+    type=click.Choice(["auto", "dynamo", "torchscript"]),
+    default="auto",
+    show_default=True,
+    help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
+)
+trust_option = click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
+input_options = _combine(
     click.option(
         "--input",
         "inputs",
@@ -75,6 +83,9 @@ model_options = _combine(
         metavar="FILE",
         help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
     ),
+)
+model_options = _combine(
+    input_options,
     click.option(
         "--torch-nn",
         default="default",
@@ -82,5 +93,5 @@ model_options = _combine(
         metavar="default|all|none|NAMES",
         help="Which modules of torch.nn get a tag of their own; NAMES as in Linear,Conv2d.",
     ),
-    click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own."),
+    trust_option,
 )

@@ -1,4 +1,4 @@
-"""Who may import whom, what is public, and that no model family is known by name."""
+"""Who may import whom, how large files and folders may be, and that no model family is known by name."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ def foreign_imports(tree: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in imports(tree)} - {"hieronnx"}
 
 
-class TopLevel(ast.NodeTransformer):
-    """Leaves what runs when a module is imported."""
+class Running(ast.NodeTransformer):
+    """Leaves what runs: all but imports for type checkers, and if asked only what runs when a module is imported."""
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        return None
+    def __init__(self, *, top_level: bool) -> None:
+        self.top_level = top_level
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        return None if self.top_level else self.generic_visit(node)
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
 
 
-def parse(module: str, *, top_level: bool = False) -> ast.AST:
-    tree = ast.parse(FILES[module].read_text())
-    return TopLevel().visit(tree) if top_level else tree
+def parse(module: str, *, top_level: bool = False, typing: bool = True) -> ast.AST:
+    tree = ast.parse(FILES[module].read_text("utf-8"))
+    return tree if typing and not top_level else Running(top_level=top_level).visit(tree)
 
 
 @pytest.mark.parametrize("module", FILES)
@@ -73,7 +74,25 @@ def test_imports_follow_the_arrows(module: str) -> None:
 
 
 def test_no_module_imports_itself_in_a_circle() -> None:
-    list(TopologicalSorter({m: own_imports(parse(m, top_level=True)) - {m} for m in FILES}).static_order())
+    imported = {module: own_imports(parse(module, typing=False)) - {module} for module in FILES}
+    list(TopologicalSorter(imported).static_order())
+
+
+def test_the_listing_is_short_and_the_readme_explains_it() -> None:
+    readme = (PACKAGE.parent.parent / "README.md").read_text("utf-8")
+    map_of_sources = readme.partition("## Map of the sources")[2]
+    entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 16
+    rows = dict(re.findall(r"^\| `([\w.]+)/?` \| (.*)$", map_of_sources, re.MULTILINE))
+    assert set(rows) == set(entries)
+    named = [PACKAGE / entry / name for entry, text in rows.items() for name in re.findall(r"`(\w+\.py)`", text)]
+    assert len(named) > 20
+    assert [path for path in named if not path.exists()] == []
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_no_file_is_too_long_to_read(module: str) -> None:
+    assert len(FILES[module].read_text("utf-8").splitlines()) <= 400
 
 
 @pytest.mark.parametrize("module", FILES)
@@ -89,7 +108,7 @@ def test_only_capture_and_attribute_import_torch_at_once(module: str) -> None:
 
 @pytest.mark.parametrize("module", [m for m in FILES if part_of(m) in {"errors", "hierarchy", "report", "cli", ""}])
 def test_records_and_reports_never_import_torch_or_onnx(module: str) -> None:
-    assert not foreign_imports(ast.parse(FILES[module].read_text())) & {"torch", "onnx", "onnx_ir"}
+    assert not foreign_imports(parse(module)) & {"torch", "onnx", "onnx_ir"}
 
 
 @pytest.mark.parametrize("module", [m for m in FILES if part_of(m) == "report"])
@@ -97,39 +116,6 @@ def test_reports_neither_print_nor_open(module: str) -> None:
     calls = [node.func for node in ast.walk(parse(module)) if isinstance(node, ast.Call)]
     assert not {func.id for func in calls if isinstance(func, ast.Name)} & {"print", "open"}
     assert not foreign_imports(parse(module)) & {"click", "sys", "os"}
-
-
-def test_the_public_names() -> None:
-    assert hieronnx.__all__ == [
-        "AnalysisResult",
-        "AnnotateResult",
-        "Call",
-        "CallId",
-        "CarryResult",
-        "CompareResult",
-        "ExportResult",
-        "ExtractResult",
-        "Finding",
-        "Hierarchy",
-        "HierarchyExporter",
-        "HieronnxError",
-        "Initializer",
-        "Module",
-        "Node",
-        "ValidateResult",
-        "__version__",
-        "analyze",
-        "annotate",
-        "carry",
-        "compare",
-        "export",
-        "extract",
-        "load",
-        "optimize",
-        "quantize",
-        "validate",
-    ]
-    assert all(getattr(hieronnx, name) is not None for name in hieronnx.__all__)
 
 
 # --- no model family ---

@@ -1,86 +1,93 @@
-"""hieronnx: the PyTorch module hierarchy as a coordinate system for ONNX."""
+"""hieronnx: the PyTorch module hierarchy as a coordinate system for ONNX. What users may import is in `__all__`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hieronnx._version import __version__
+from hieronnx._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from hieronnx.errors import HieronnxError
-    from hieronnx.files.opening import load
-    from hieronnx.hierarchy.hierarchy import Hierarchy
-    from hieronnx.hierarchy.records import Call, CallId, Initializer, Module, Node
-    from hieronnx.tools.analyze import AnalysisResult, analyze
-    from hieronnx.tools.annotate import AnnotateResult, annotate
-    from hieronnx.tools.carry import CarryResult, carry
-    from hieronnx.tools.compare import CompareResult, compare
-    from hieronnx.tools.export import ExportResult, HierarchyExporter, export
-    from hieronnx.tools.extract.extracting import extract
-    from hieronnx.tools.extract.result import ExtractResult
-    from hieronnx.tools.optimize import optimize
-    from hieronnx.tools.quantize import quantize
-    from hieronnx.tools.validate.findings import Finding, ValidateResult
-    from hieronnx.tools.validate.validating import validate
+if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the table below together
+    from hieronnx.attribute.file import Disagreement as Disagreement
+    from hieronnx.errors import AmbiguousTargetError as AmbiguousTargetError
+    from hieronnx.errors import ExportError as ExportError
+    from hieronnx.errors import HieronnxError as HieronnxError
+    from hieronnx.errors import InputError as InputError
+    from hieronnx.errors import MismatchError as MismatchError
+    from hieronnx.errors import MissingExtraError as MissingExtraError
+    from hieronnx.errors import TargetError as TargetError
+    from hieronnx.files.opening import load as load
+    from hieronnx.hierarchy.hierarchy import CallTree as CallTree
+    from hieronnx.hierarchy.hierarchy import Hierarchy as Hierarchy
+    from hieronnx.hierarchy.records import Attribution as Attribution
+    from hieronnx.hierarchy.records import BoundTensor as BoundTensor
+    from hieronnx.hierarchy.records import Call as Call
+    from hieronnx.hierarchy.records import CallId as CallId
+    from hieronnx.hierarchy.records import Initializer as Initializer
+    from hieronnx.hierarchy.records import Module as Module
+    from hieronnx.hierarchy.records import Node as Node
+    from hieronnx.hierarchy.tags import TagPolicy as TagPolicy
+    from hieronnx.tools.analyze.counting import analyze as analyze
+    from hieronnx.tools.analyze.result import AnalysisResult as AnalysisResult
+    from hieronnx.tools.analyze.result import AnalyzedNode as AnalyzedNode
+    from hieronnx.tools.analyze.result import CategoryShare as CategoryShare
+    from hieronnx.tools.analyze.result import ModuleLine as ModuleLine
+    from hieronnx.tools.analyze.result import Tally as Tally
+    from hieronnx.tools.analyze.result import TensorUse as TensorUse
+    from hieronnx.tools.annotate import AnnotateResult as AnnotateResult
+    from hieronnx.tools.annotate import annotate as annotate
+    from hieronnx.tools.carry.carrying import carry as carry
+    from hieronnx.tools.carry.result import CarryResult as CarryResult
+    from hieronnx.tools.carry.result import LostCall as LostCall
+    from hieronnx.tools.carry.result import RewrittenNodes as RewrittenNodes
+    from hieronnx.tools.compare.comparing import compare as compare
+    from hieronnx.tools.compare.result import ChangeGroup as ChangeGroup
+    from hieronnx.tools.compare.result import ComparedNode as ComparedNode
+    from hieronnx.tools.compare.result import CompareResult as CompareResult
+    from hieronnx.tools.compare.result import Difference as Difference
+    from hieronnx.tools.compare.result import NodeChange as NodeChange
+    from hieronnx.tools.compare.result import ValueChange as ValueChange
+    from hieronnx.tools.export import ExportResult as ExportResult
+    from hieronnx.tools.export import HierarchyExporter as HierarchyExporter
+    from hieronnx.tools.export import export as export
+    from hieronnx.tools.extract.extracting import extract as extract
+    from hieronnx.tools.extract.extracting import extract_all as extract_all
+    from hieronnx.tools.extract.result import ConstantArgument as ConstantArgument
+    from hieronnx.tools.extract.result import ExtractResult as ExtractResult
+    from hieronnx.tools.extract.result import PartInput as PartInput
+    from hieronnx.tools.extract.result import PartOutput as PartOutput
+    from hieronnx.tools.optimize import optimize as optimize
+    from hieronnx.tools.quantize import quantize as quantize
+    from hieronnx.tools.results import WrittenFile as WrittenFile
+    from hieronnx.tools.validate.findings import Finding as Finding
+    from hieronnx.tools.validate.findings import ValidateResult as ValidateResult
+    from hieronnx.tools.validate.validating import validate as validate
 
-__all__ = [
-    "AnalysisResult",
-    "AnnotateResult",
-    "Call",
-    "CallId",
-    "CarryResult",
-    "CompareResult",
-    "ExportResult",
-    "ExtractResult",
-    "Finding",
-    "Hierarchy",
-    "HierarchyExporter",
-    "HieronnxError",
-    "Initializer",
-    "Module",
-    "Node",
-    "ValidateResult",
-    "__version__",
-    "analyze",
-    "annotate",
-    "carry",
-    "compare",
-    "export",
-    "extract",
-    "load",
-    "optimize",
-    "quantize",
-    "validate",
-]
-
-_HOMES = {
-    "AnalysisResult": "tools.analyze",
-    "analyze": "tools.analyze",
-    "AnnotateResult": "tools.annotate",
-    "annotate": "tools.annotate",
-    "CarryResult": "tools.carry",
-    "carry": "tools.carry",
-    "CompareResult": "tools.compare",
-    "compare": "tools.compare",
-    "HieronnxError": "errors",
-    "ExportResult": "tools.export",
-    "HierarchyExporter": "tools.export",
-    "export": "tools.export",
-    "ExtractResult": "tools.extract.result",
-    "extract": "tools.extract.extracting",
-    "optimize": "tools.optimize",
-    "quantize": "tools.quantize",
-    "Finding": "tools.validate.validating",
-    "ValidateResult": "tools.validate.validating",
-    "validate": "tools.validate.validating",
-    "Call": "hierarchy.records",
-    "CallId": "hierarchy.records",
-    "Hierarchy": "hierarchy.hierarchy",
-    "Initializer": "hierarchy.records",
-    "Module": "hierarchy.records",
-    "Node": "hierarchy.records",
-    "load": "files.opening",
+_NAMES = {
+    "attribute.file": "Disagreement",
+    "errors": "AmbiguousTargetError ExportError HieronnxError InputError MismatchError MissingExtraError TargetError",
+    "files.opening": "load",
+    "hierarchy.hierarchy": "CallTree Hierarchy",
+    "hierarchy.records": "Attribution BoundTensor Call CallId Initializer Module Node",
+    "hierarchy.tags": "TagPolicy",
+    "tools.analyze.counting": "analyze",
+    "tools.analyze.result": "AnalysisResult AnalyzedNode CategoryShare ModuleLine Tally TensorUse",
+    "tools.annotate": "AnnotateResult annotate",
+    "tools.carry.carrying": "carry",
+    "tools.carry.result": "CarryResult LostCall RewrittenNodes",
+    "tools.compare.comparing": "compare",
+    "tools.compare.result": "ChangeGroup CompareResult ComparedNode Difference NodeChange ValueChange",
+    "tools.export": "ExportResult HierarchyExporter export",
+    "tools.extract.extracting": "extract extract_all",
+    "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
+    "tools.optimize": "optimize",
+    "tools.quantize": "quantize",
+    "tools.results": "WrittenFile",
+    "tools.validate.findings": "Finding ValidateResult",
+    "tools.validate.validating": "validate",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+__all__ = sorted([*_HOMES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

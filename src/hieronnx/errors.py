@@ -7,12 +7,13 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 _MOST_LISTED = 20
 
 
 class HieronnxError(Exception):
-    """Something that the user can mend; its message says what, and what to do next."""
+    """Something that the user can fix; its message says what, and what to do next."""
 
 
 class TargetError(HieronnxError):
@@ -43,6 +44,11 @@ class MismatchError(HieronnxError):
         super().__init__(message)
         self.agreement = agreement
         self.unmatched = unmatched
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `annotate --json` prints instead of a result."""
+        unmatched = [{"module": module, "call": number} for module, number in self.unmatched]
+        return {"matched": False, "agreement": self.agreement, "unmatched": unmatched, "message": str(self)}
 
 
 class MissingExtraError(HieronnxError):

@@ -123,9 +123,10 @@ def test_export_json_is_all_there_is_on_stdout() -> None:
     result = json.loads(done.stdout)
     assert result["exporter"] == "dynamo"
     assert result["fallback"] is None
-    assert result["summary"]["coverage"] == 100.0
-    assert result["summary"]["nodes"] == len(onnx.load("demo.onnx").graph.node)
-    assert result["next"] == "hieronnx tree demo.onnx"
+    summary = result["hierarchy"]["summary"]
+    assert summary["coverage"] == 100.0
+    assert summary["nodes"] == len(onnx.load("demo.onnx").graph.node)
+    assert result["hierarchy"]["model"]["opset"] == {"": onnx.load("demo.onnx").opset_import[0].version}
     files = {file["path"]: file["bytes"] for file in result["files"]}
     assert files == {path: Path(path).stat().st_size for path in files}
     assert list(files) == ["demo.onnx", "demo.onnx.data", "demo_hierarchy.json"]
@@ -278,10 +279,15 @@ def test_tree_json_has_the_same_facts(demo: tuple[Path, Result]) -> None:
     path, _ = demo
     values = json.loads(run("tree", path, "--json", "--nodes").stdout)
     root = values["tree"]
-    assert root["tag"] == "/DemoModel"
-    assert root["nodes"] == len(onnx.load(path).graph.node)
-    assert [child["module"] for child in root["children"]] == ["embeddings", "blocks.0", "blocks.1", "head"]
-    assert len(root["node_list"]) == root["own_nodes"]
+    assert root["call"]["tag"] == "/DemoModel"
+    assert root["total"] == len(onnx.load(path).graph.node)
+    assert [child["call"]["id"]["module"] for child in root["children"]] == [
+        "embeddings",
+        "blocks.0",
+        "blocks.1",
+        "head",
+    ]
+    assert len(root["nodes"]) == root["own"]
 
 
 def test_tree_reads_what_is_embedded_where_the_sidecar_is_lost(demo: tuple[Path, Result]) -> None:

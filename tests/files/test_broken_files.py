@@ -21,9 +21,10 @@ import support.cli
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import load, open_model, read_sidecar, sidecar_path
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.report.findings import findings_to_json, render_findings
-from hieronnx.report.summary import render_coverage, render_model, summary_to_json
+from hieronnx.report.findings import render_findings
+from hieronnx.report.summary import render_coverage, render_model
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
+from hieronnx.tools.results import summary_to_dict
 from hieronnx.tools.validate.findings import ValidateResult
 from support.layered import spoil, write_layered
 from support.onnxdata import made
@@ -281,12 +282,12 @@ def show(hierarchy: Hierarchy) -> None:
         json.dumps(tree_to_json(tree, nodes=True))
         assert not CONTROL.search(render_tree(tree, nodes=True))
     assert not CONTROL.search(render_coverage(hierarchy) + render_model(hierarchy))
-    json.dumps(summary_to_json(hierarchy))
+    json.dumps(summary_to_dict(hierarchy))
 
 
 def show_findings(findings: ValidateResult) -> None:
     assert not CONTROL.search(render_findings(findings))
-    json.dumps(findings_to_json(findings))
+    json.dumps(findings.to_dict())
 
 
 @pytest.fixture(scope="module")

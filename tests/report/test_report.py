@@ -15,9 +15,10 @@ from hieronnx.errors import InputError
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Module, Node
 from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls
-from hieronnx.report.summary import WrittenFile, render_coverage, render_files, summary_to_json
+from hieronnx.report.summary import render_coverage, render_files
 from hieronnx.report.text import make_table, to_text
 from hieronnx.report.tree import Branch, grow_tree, render_tree, tree_to_json
+from hieronnx.tools.results import WrittenFile, summary_to_dict
 
 CLASSES = {
     "": "zoo.Net",
@@ -179,10 +180,11 @@ def test_names_are_printed_as_they_are() -> None:
 def test_the_tree_as_json() -> None:
     tree = json.loads(json.dumps(tree_to_json(grow_tree(make_hierarchy(), pattern="stem"), nodes=True)))
     assert tree["context"]
-    assert "node_list" not in tree
+    assert "nodes" not in tree
     stem = tree["children"][0]
-    assert (stem["tag"], stem["module"], stem["nodes"], stem["own_nodes"]) == ("/Net/Stem", "stem", 2, 2)
-    assert [node["module"] for node in stem["node_list"]] == ["stem.conv", "stem"]
+    assert (stem["call"]["tag"], stem["total"], stem["own"]) == ("/Net/Stem", 2, 2)
+    assert stem["call"]["id"] == {"module": "stem", "call": 0}
+    assert [node["scope"]["module"] for node in stem["nodes"]] == ["stem.conv", "stem"]
 
 
 # --- the summary ---
@@ -212,13 +214,13 @@ type_conversion            1           0      0.0         60  under"""
 def test_a_share_that_only_rounds_up_to_the_threshold_is_under_it() -> None:
     hierarchy = make_hierarchy()
     adds = [make_node(n, "Add", "", evidence="root" if n < 5001 else "captured") for n in range(100_000)]
-    values = summary_to_json(replace(hierarchy, nodes=tuple(adds)))
+    values = summary_to_dict(replace(hierarchy, nodes=tuple(adds)))
     assert values["category_statistics"]["mathematical"]["percent"] == 95.0
     assert values["category_statistics"]["mathematical"]["under"]
 
 
 def test_the_summary_as_json_is_that_of_the_sidecar_with_thresholds() -> None:
-    values = json.loads(json.dumps(summary_to_json(make_hierarchy())))
+    values = json.loads(json.dumps(summary_to_dict(make_hierarchy())))
     assert values["coverage"] == 75.0
     assert values["by_evidence"]["root"] == 2
     assert values["category_statistics"]["type_conversion"] == {

@@ -117,9 +117,9 @@ class PartCheck:
             self._check_alone(part.call, session)
             return
         for step in range(steps):
-            feeds = {name: self._value(part, name, step) for name in extraction.external_inputs}
+            feeds = {name: self._value(part, name, step) for name in extraction.input_names}
             given = session.run(None, feeds)
-            for output, array in zip(extraction.outputs, given, strict=True):
+            for output, array in zip(extraction.output_names, given, strict=True):
                 expected = self._value(part, output, step)
                 assert identical(array, expected), f"{output} is not bit for bit what the whole file gives"
             record = self._record(part.call, step)
@@ -191,7 +191,7 @@ class PartCheck:
         record = self._record(part.call, step)
         assert record is not None
         returned = 0
-        for result, array in zip(extraction.results, given, strict=True):
+        for result, array in zip(extraction.outputs, given, strict=True):
             found = any(self._equal(a, array) for a in record.returned)
             if found and extraction.recorded and not result.places:
                 assert self._is_lost(part, any), f"{result.name} is listed as not returned, and was"
@@ -208,7 +208,7 @@ class PartCheck:
                 continue
             assert self._may_leave(part, array, step), f"{result.name} is nothing that the call received or made"
             verdicts.extra.setdefault(name, []).append(result.name)
-        assert returned or self._is_lost(part, all), f"no output is what was returned: {extraction.outputs}"
+        assert returned or self._is_lost(part, all), f"no output is what was returned: {extraction.output_names}"
 
     def _may_leave(self, part: Part, array: np.ndarray, step: int) -> bool:
         """Say whether a part may give this though its call did not return it: the call received or made it.
@@ -349,8 +349,8 @@ class PartCheck:
             part = self.extractor.find(child)
             if part is not None:
                 extraction, session = self._open(part)
-                given = session.run(None, {name: known[name] for name in extraction.external_inputs})
-                known |= dict(zip(extraction.outputs, given, strict=True))
+                given = session.run(None, {name: known[name] for name in extraction.input_names})
+                known |= dict(zip(extraction.output_names, given, strict=True))
         for name in map(self._view.names.__getitem__, whole.outputs):
             assert identical(known[name], self._value(whole, name, 0)), name
 

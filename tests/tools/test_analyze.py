@@ -22,8 +22,7 @@ from onnx import TensorProto, helper
 import support.cli
 from hieronnx import AnalysisResult, HieronnxError, analyze, load
 from hieronnx.files.opening import read_sidecar, sidecar_path
-from hieronnx.report.analysis import SORT_KEYS, analysis_to_markdown, render_analysis
-from hieronnx.report.analysis_data import analysis_to_csv, analysis_to_json, modules_to_json
+from hieronnx.report.analysis import SORT_KEYS, analysis_to_csv, analysis_to_markdown, render_analysis
 from hieronnx.tools.analyze.result import ModuleLine
 from hieronnx.tools.validate.repair import repair
 from support import onnxdata
@@ -156,7 +155,7 @@ def test_a_node_in_the_root_counts_as_attributed_only_if_it_truly_ran_there(
     analysis = analyze(rewrite_evidence(path_of("linear_root"), tmp_path, evidence))
     assert {share.percent for share in analysis.categories} == {percent}
     assert {share.under for share in analysis.categories} == {evidence == "root"}
-    assert analysis_to_json(analysis)["totals"]["coverage"] == percent
+    assert analysis.to_dict()["coverage"] == percent
 
 
 def test_a_category_is_marked_by_the_threshold_that_was_asked_for(tmp_path: Path) -> None:
@@ -260,7 +259,7 @@ def test_without_the_sidecar_attribution_stays_and_parameters_are_unknown(tmp_pa
     assert all((line.parameters, line.bytes) == (None, None) for line in bare.modules)
     assert "parameters unknown without the sidecar of the export" in render_analysis(bare)
     with pytest.raises(HieronnxError, match=r"the sidecar, the _hierarchy\.json beside the model"):
-        modules_to_json(bare)
+        bare.make_module_table()
 
 
 def test_a_sidecar_written_from_the_metadata_is_not_called_absent(tmp_path: Path) -> None:
@@ -306,7 +305,7 @@ def test_neither_torch_nor_onnxruntime_is_imported() -> None:
     args = ["analyze", str(path_of("bert")), "--detailed", "--tensors", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["totals"]["coverage"] == 100.0
+    assert json.loads(done.stdout)["coverage"] == 100.0
 
 
 def test_a_chain_of_many_nodes_is_no_deep_recursion_and_prints_few_lines(tmp_path: Path) -> None:
@@ -348,10 +347,10 @@ def test_json_has_everything_and_lists_on_demand() -> None:
     plain = json.loads(run(path, "--json").stdout)
     assert not {"nodes", "tensors"} & plain.keys()
     full = json.loads(run(path, "--json", "--detailed", "--tensors").stdout)
-    assert len(full["nodes"]) == plain["totals"]["nodes"]
+    assert len(full["nodes"]) == plain["total"]["nodes"]
     assert full["tensors"]
-    assert plain["category_statistics"]["activation"]["threshold"] == 95
-    assert plain["modules"][0]["total"]["operators"] == plain["totals"]["operators"]
+    assert {share["name"]: share["threshold"] for share in plain["categories"]}["activation"] == 95
+    assert plain["modules"][0]["total"]["operators"] == plain["total"]["operators"]
 
 
 def test_csv_has_a_row_for_each_module_node_or_tensor() -> None:
@@ -463,7 +462,7 @@ def test_the_module_table_is_the_ground_truth(tmp_path: Path) -> None:
     hierarchy = read_sidecar(sidecar_path(export.result.path))
     assert list(table) == [path for path, _ in export.model.named_modules()]
     for path, module in export.model.named_modules():
-        assert table[path]["class"] == type(module).__name__
+        assert table[path]["class_name"] == type(module).__name__
         assert table[path]["parameters"] == [name for name, _ in module.named_parameters()]
         assert table[path]["children"] == [name for name, _ in module.named_children()]
     called = {call.id.module for call in hierarchy.calls}
@@ -492,4 +491,4 @@ def test_a_mistake_is_one_line(options: list[str], message: str) -> None:
 def test_the_record_is_short_to_print() -> None:
     analysis = analyze(path_of("bert"))
     assert repr(analysis).endswith(f"{analysis.file_nodes} of {analysis.file_nodes} nodes, 26 module lines)")
-    assert replace(analysis, name="x") != analysis
+    assert replace(analysis, model="x") != analysis

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import hieronnx
 from hieronnx.attribute.file import Disagreement
 from hieronnx.errors import HieronnxError, InputError, MismatchError
-from hieronnx.report.annotation import annotation_to_json, render_annotation
+from hieronnx.report.summary import render_annotation
 from support.cli import run
 from support.exports import exported, quiet
 from support.zoo import CASES
@@ -395,7 +395,7 @@ def test_the_command_reports_as_json(folder: Path, strategy: str) -> None:
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["matched"], told["strategy"], told["agreement"]) == (True, strategy, 1.0)
-    assert told["summary"]["nodes"] == 4
+    assert told["hierarchy"]["summary"]["nodes"] == 4
     assert told["unmatched"] == told["contradictions"] == []
 
 
@@ -479,14 +479,13 @@ def test_the_report_lists_contradictions_and_calls_of_which_nothing_is_there() -
     assert "21 nodes of which two kinds of evidence say different things, the first 20:" in text
     assert text.count(f"value: {calls[1]}, parameter: {calls[2]}") == 20
     assert "2 calls of which nothing is in the file:\ncall" in text
-    told = annotation_to_json(found)
+    told = found.to_dict()
     assert told["unmatched"] == [{"module": call.module, "call": call.number} for call in calls[1:3]]
     assert len(told["contradictions"]) == 21
-    assert told["contradictions"][0]["says"][1] == {
-        "evidence": "parameter",
-        "module": calls[2].module,
-        "call": calls[2].number,
-    }
+    assert told["contradictions"][0]["says"][1] == [
+        "parameter",
+        {"module": calls[2].module, "call": calls[2].number},
+    ]
 
 
 # -- the same strategies at export ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import hieronnx
 import support.cli
 from hieronnx import compare
-from hieronnx.report.comparison import comparison_to_json, comparison_to_markdown, render_comparison
+from hieronnx.report.comparison import comparison_to_markdown, render_comparison
 from support.edits import (
     NODE_EDITS,
     SAME,
@@ -559,10 +559,12 @@ def test_the_report_tells_everything(split: tuple[Path, Path]) -> None:
     assert "- Gemm  " in text
     assert "+ MatMul  product" in text
     assert text.splitlines()[3] == found.describe()
-    entry = json.loads(json.dumps(comparison_to_json(found)))
+    entry = json.loads(json.dumps(found.to_dict()))
     assert not entry["same"]
-    assert [change["kind"] for change in entry["modules"][0]["nodes"]] == ["removed", "added", "added"]
-    assert entry["summary"]["operators"]["Gemm"] == {"added": 0, "removed": 1, "changed": 0}
+    assert [change["kind"] for change in entry["groups"][0]["changes"]] == ["removed", "added", "added"]
+    assert entry["groups"][0]["summary"] == "Gemm → MatMul+Add"
+    assert entry["counts"] == {"added": 2, "removed": 1, "changed": 0}
+    assert entry["operators"]["Gemm"] == {"added": 0, "removed": 1, "changed": 0}
     assert "| Gemm → MatMul+Add |" in comparison_to_markdown(found)
 
 

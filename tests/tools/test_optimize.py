@@ -177,8 +177,8 @@ def test_the_command_writes_json(tmp_path: Path) -> None:
     source = export_ours("gpt2", "torchscript")
     result = run("optimize", source, "-o", tmp_path / "o.onnx", "--with", "onnxslim", "--json", "--no-sidecar")
     told = json.loads(result.stdout)
-    assert told["model"] == str(tmp_path / "o.onnx")
-    assert told["nodes"]["before"] == 176
+    assert told["path"] == str(tmp_path / "o.onnx")
+    assert told["nodes_before"] == 176
     assert not sidecar_path(tmp_path / "o.onnx").exists()
 
 

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour, working
-from hieronnx.cli.files import list_model_files
-from hieronnx.cli.model import input_options, load_target, load_with_inputs, read_specs, torch_nn_option, trust_option
-from hieronnx.report.clean import clean_line
+from hieronnx.cli.console import FOUND_SOMETHING, print_json, show_written, working
+from hieronnx.cli.loading import Loading, read_loading
+from hieronnx.cli.options import model_options, path_argument, writing_options
+from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
-    from hieronnx.capture.specs import InputSpec
-    from hieronnx.report.summary import WrittenFile
     from hieronnx.tools.annotate import AnnotateResult
 
 
 @click.command("annotate", short_help="Give an ONNX file from elsewhere the hierarchy of its PyTorch model.")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@path_argument("file")
 @click.option("--model", "target", required=True, metavar="TARGET", help="The PyTorch model, as for export.")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The ONNX file to write; FILE itself to add the hierarchy to it.",
-)
-@input_options
+@writing_options
+@model_options
 @click.option(
     "--strategy",
     type=click.Choice(["htp", "usage_based"]),
@@ -39,20 +29,15 @@ if TYPE_CHECKING:
     show_default=True,
     help="htp: by the values that model and file compute; usage_based: by parameters and dataflow, nothing is run.",
 )
-@torch_nn_option
-@click.option("--no-embed", is_flag=True, help="Write no hierarchy into the ONNX file.")
-@click.option("--no-sidecar", is_flag=True, help="Write no _hierarchy.json beside it.")
-@trust_option
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
 def annotate_command(
     context: click.Context,
     /,
     file: Path,
     target: str,
-    output: Path,
     inputs: tuple[str, ...],
     input_specs: Path | None,
+    torch_nn: str,
     trust_remote_code: bool,
     as_json: bool,
     **options: Any,
@@ -60,7 +45,7 @@ def annotate_command(
     """Give FILE the hierarchy of its PyTorch model, every node with how that is known.
 
     FILE may come from any exporter, with any names, and through optimizers. The model must have its weights. The graph
-    stays as it is. Exit code 1 if FILE is not of this model: then nothing is written.
+    stays as it is; -o may be FILE itself. Exit code 1 if FILE is not of this model: then nothing is written.
 
     \b
     TARGET is one of
@@ -76,95 +61,30 @@ def annotate_command(
       hieronnx annotate model.onnx --model net.py:load_net -o annotated.onnx --strategy usage_based
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.errors import MismatchError
-    from hieronnx.report.annotation import mismatch_to_json
 
+    loading = read_loading(
+        target, inputs=inputs, input_specs=input_specs, torch_nn=torch_nn, trust_remote_code=trust_remote_code
+    )
     try:
         with working(debug=context.obj) as report:
-            load = _Loading(target, read_specs(inputs, input_specs), trust_remote_code)
-            result = _run(file, output, load, report, **options)
+            result = _run(file, loading, report, torch_nn=torch_nn, **options)
     except MismatchError as error:
         if as_json:
-            print_json(mismatch_to_json(error))
+            print_json(error.to_dict())
         else:
             click.echo(clean_line(str(error)), err=True)
-        context.exit(1)
-    if as_json:
-        print_json(_to_json(result))
-    else:
-        _print_result(result)
+        context.exit(FOUND_SOMETHING)
+    from hieronnx.report.summary import render_annotation
+
+    show_written(result, render_annotation, "tree", as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Loading:
-    """What is needed to get the model."""
-
-    target: str
-    specs: list[InputSpec]
-    trust_remote_code: bool
-
-
-def _run(
-    file: Path,
-    output: Path,
-    loading: _Loading,
-    report: Callable[[str], None],
-    *,
-    strategy: str,
-    torch_nn: str,
-    no_embed: bool,
-    no_sidecar: bool,
-) -> AnnotateResult:
+def _run(file: Path, loading: Loading, report: Callable[[str], None], **options: Any) -> AnnotateResult:
     """Load the model, make its inputs if it is to be run, and annotate the file."""
     from hieronnx.errors import HieronnxError
-    from hieronnx.hierarchy.tags import TagPolicy
     from hieronnx.tools.annotate import annotate
 
-    TagPolicy.parse(torch_nn)
     if not file.is_file():  # before the model is loaded, which may take long
         raise HieronnxError(f"no ONNX file at '{file}'")
-    if strategy == "htp":
-        model, kwargs = load_with_inputs(loading.target, loading.specs, loading.trust_remote_code, report)
-    else:
-        model, kwargs = load_target(loading.target, loading.trust_remote_code, report), {}
-    return annotate(
-        file,
-        model,
-        (),
-        kwargs,
-        output=output,
-        strategy=strategy,
-        torch_nn=torch_nn,
-        embed=not no_embed,
-        sidecar=not no_sidecar,
-        progress=report,
-    )
-
-
-def _suggest_next(result: AnnotateResult) -> str:
-    return f"hieronnx tree {shlex.quote(str(result.path))}"
-
-
-def _files(result: AnnotateResult) -> list[WrittenFile]:
-    assert result.path is not None  # the command always writes
-    return list_model_files(result.path, result.sidecar)
-
-
-def _print_result(result: AnnotateResult) -> None:
-    from hieronnx.report.annotation import render_annotation
-    from hieronnx.report.summary import render_files
-
-    colour = use_colour()
-    files = render_files(_files(result), colour=colour)
-    print_text(files, render_annotation(result, colour=colour), f"next: {_suggest_next(result)}")
-
-
-def _to_json(result: AnnotateResult) -> dict[str, Any]:
-    from hieronnx.report.annotation import annotation_to_json
-
-    return {
-        "model": str(result.path),
-        "sidecar": None if result.sidecar is None else str(result.sidecar),
-        "files": [{"path": str(file.path), "bytes": file.size} for file in _files(result)],
-        **annotation_to_json(result),
-        "next": _suggest_next(result),
-    }
+    model, kwargs = loading.load_with_inputs(report) if options["strategy"] == "htp" else (loading.load(report), {})
+    return annotate(file, model, (), kwargs, progress=report, **options)

@@ -1,4 +1,4 @@
-"""How the commands end: a user's mistake is one line and exit code 2, a bug keeps its traceback."""
+"""The end of every command: a user's mistake is one line and exit code 2, a bug keeps its traceback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from hieronnx.errors import HieronnxError
-from hieronnx.report.clean import clean_line
+from hieronnx.report.names import clean_line
 
 _FAILED = 2
 _INTERRUPTED = 130  # what shells use for SIGINT
@@ -36,7 +36,7 @@ class Commands(click.Group):
             click.echo("interrupted", err=True)
             sys.exit(_INTERRUPTED)
         except click.ClickException as error:
-            _complain(_describe(error))
+            click.echo(f"error: {clean_line(_describe(error))}", err=True)
             sys.exit(_FAILED)
         except Exception:
             # Not the interpreter's 1, which says here that a check has found something.
@@ -45,17 +45,13 @@ class Commands(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run the chosen command, turning what the user can mend into a line for them."""
+        """Run the chosen command, turning what the user can fix into a line for them."""
         try:
             return super().invoke(context)
         except HieronnxError as error:
             if context.params["debug"]:
                 traceback.print_exception(error)
             raise click.ClickException(str(error)) from error
-
-
-def _complain(message: str) -> None:
-    click.echo(f"error: {clean_line(message)}", err=True)
 
 
 def _describe(error: click.ClickException) -> str:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour
-
-_DIFFERENT = 1
+from hieronnx.cli.console import FOUND_SOMETHING, show, write_report
+from hieronnx.cli.options import json_option, markdown_option, path_argument
 
 
 @click.command("compare", short_help="Are two ONNX files the same computation? What was done, by module.")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@path_argument("a")
+@path_argument("b")
 @click.option("--names", is_flag=True, help="Let the names of nodes, tensors and dynamic axes count, too.")
 @click.option("--values", is_flag=True, help="Let the contents of initializers count, too: reads all weights.")
 @click.option(
@@ -24,10 +24,8 @@ _DIFFERENT = 1
     metavar="N",
     help="How many nodes to list; the rest is counted.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
-@click.option(
-    "--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a report, too."
-)
+@json_option
+@markdown_option
 @click.pass_context
 def compare_command(
     context: click.Context,
@@ -52,15 +50,11 @@ def compare_command(
       hieronnx compare model.onnx optimized.onnx
       hieronnx compare before.onnx after.onnx --values --markdown changes.md
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.cli.files import write_text
-    from hieronnx.report.comparison import comparison_to_json, comparison_to_markdown, render_comparison
+    from hieronnx.report.comparison import comparison_to_markdown, render_comparison
     from hieronnx.tools.compare import compare
 
-    comparison = compare(a, b, names=names, values=values)
+    result = compare(a, b, names=names, values=values)
     if markdown is not None:
-        write_text(markdown, comparison_to_markdown(comparison))
-    if as_json:
-        print_json(comparison_to_json(comparison))
-    else:
-        print_text(render_comparison(comparison, limit=limit, colour=use_colour()))
-    context.exit(0 if comparison.same else _DIFFERENT)
+        write_report(markdown, comparison_to_markdown(result))
+    show(result, partial(render_comparison, limit=limit), as_json=as_json)
+    context.exit(0 if result.same else FOUND_SOMETHING)

@@ -1,20 +1,28 @@
-"""What a command shows: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
+"""Output of the commands: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from hieronnx.errors import HieronnxError
-from hieronnx.report.clean import clean_line
+from hieronnx.report.names import clean_line
+
+if TYPE_CHECKING:
+    from hieronnx.tools.results import Result, WritingResult
+
+FOUND_SOMETHING = 1
+"""The exit code of a check that found something."""
 
 
 def use_colour() -> bool:
@@ -33,6 +41,36 @@ def print_text(*blocks: str) -> None:
 def print_json(value: Any) -> None:
     """Print one JSON value."""
     click.echo(json.dumps(value, indent=2))
+
+
+def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
+    """Print a result: as JSON, or rendered, with a last line after it."""
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        print_text(*filter(None, (render(result, colour=use_colour()), after)))
+
+
+def show_written(
+    result: WritingResult, render: Callable[..., str], command: str | None, *others: Path, as_json: bool
+) -> None:
+    """Print a result and the command to try next on the file that was written, after other files."""
+    words = [shlex.quote(str(path)) for path in (*others, result.path)]
+    show(result, render, as_json=as_json, after=f"next: hieronnx {command} {' '.join(words)}" if command else "")
+
+
+def write_report(path: Path, text: str) -> None:
+    """Write a report to a file, which appears whole or not at all.
+
+    Raises:
+        HieronnxError: If it cannot be written.
+    """
+    from hieronnx.errors import writing
+    from hieronnx.files.staging import staging
+
+    with staging(path) as staged, writing(path):
+        staged.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(staged, path)
 
 
 @contextmanager

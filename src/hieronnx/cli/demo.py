@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from hieronnx.cli.console import print_text, use_colour, working
-from hieronnx.cli.files import list_files
 
 if TYPE_CHECKING:
     from hieronnx.tools.export import ExportResult
@@ -36,7 +35,7 @@ def demo_command(debug: bool, output: Path) -> None:
     print_text(
         render_tree(grow_tree(result.hierarchy), colour=colour),
         render_coverage(result.hierarchy, colour=colour),
-        render_files(list_files(result), colour=colour),
+        render_files(result.files, colour=colour),
         _suggest_next(result.path),
     )
 
@@ -54,7 +53,7 @@ def _export_demo(folder: Path, debug: bool) -> ExportResult:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExportError(f"cannot make the folder '{folder}': {error.strerror}") from error
-        return export(model, (), make_inputs(model), output=folder / "demo.onnx", progress=report)
+        return export(model, kwargs=make_inputs(model), output=folder / "demo.onnx", progress=report)
 
 
 def _suggest_next(path: Path) -> str:

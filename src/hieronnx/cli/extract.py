@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour
-from hieronnx.cli.files import list_model_files
-
-if TYPE_CHECKING:
-    from hieronnx.report.summary import WrittenFile
-    from hieronnx.tools.extract.result import ExtractResult
+from hieronnx.cli.console import print_json, print_text, show, use_colour
+from hieronnx.cli.options import json_option, path_argument
 
 
 @click.command("extract", short_help="Cut a module call out as a model of its own.")
-@click.argument("model", type=click.Path(path_type=Path))
+@path_argument("model")
 @click.argument("target")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the call that matches."
@@ -29,7 +24,7 @@ if TYPE_CHECKING:
     help="Write every call that matches into FOLDER, each as a file named after it.",
 )
 @click.option("--relative-names", is_flag=True, help="Name parameters as the module itself does.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def extract_command(
     model: Path, target: str, output: Path | None, folder: Path | None, relative_names: bool, as_json: bool
 ) -> None:
@@ -61,46 +56,27 @@ def extract_command(
 def _extract_one(model: Path, target: str, output: Path, relative_names: bool, as_json: bool) -> None:
     from hieronnx.errors import AmbiguousTargetError, InputError
     from hieronnx.report.extraction import render_extraction
-    from hieronnx.report.summary import render_files
     from hieronnx.tools.extract.extracting import extract
 
     try:
-        extraction = extract(model, target, output=output, relative_names=relative_names)
+        result = extract(model, target, output=output, relative_names=relative_names)
     except AmbiguousTargetError as error:
         raise InputError(f"{error}, or take all with --all") from error
-    if as_json:
-        print_json(_to_json(extraction))
-    else:
-        files = render_files(_files(extraction), colour=use_colour())
-        print_text(render_extraction(extraction, colour=use_colour()), files)
+    show(result, render_extraction, as_json=as_json)
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
-    from hieronnx.report.clean import clean_line
     from hieronnx.report.extraction import render_extractions
+    from hieronnx.report.names import clean_line
     from hieronnx.report.text import count
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []
-    found = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
+    results = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
     for line in skipped:
         click.echo(f"note: {clean_line(line)}", err=True)
     if as_json:
-        print_json({"extracted": [_to_json(extraction) for extraction in found], "skipped": skipped})
+        print_json({"extracted": [result.to_dict() for result in results], "skipped": skipped})
     else:
         notes = f", {len(skipped):,} without nodes" if skipped else ""
-        print_text(render_extractions(found, colour=use_colour()), f"{count(len(found), 'part')} written{notes}")
-
-
-def _files(extraction: ExtractResult) -> list[WrittenFile]:
-    from hieronnx.files.opening import sidecar_path
-
-    path = Path(str(extraction.model))
-    return list_model_files(path, sidecar_path(path))
-
-
-def _to_json(extraction: ExtractResult) -> dict[str, Any]:
-    from hieronnx.report.extraction import extraction_to_json
-
-    files = [{"path": str(file.path), "bytes": file.size} for file in _files(extraction)]
-    return {"model": str(extraction.model), "files": files, **extraction_to_json(extraction)}
+        print_text(render_extractions(results, colour=use_colour()), f"{count(len(results), 'part')} written{notes}")

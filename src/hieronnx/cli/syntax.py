@@ -1,4 +1,4 @@
-"""What the command line's input options say: pure parsing, without torch."""
+"""Parsing of what options say: inputs, dynamic axes, thresholds, sizes; without torch."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def parse_input(text: str) -> InputSpec:
     Raises:
         InputError: the text has another form, or names an unknown dtype.
     """
-    found = _INPUT.fullmatch(text)
-    if found is None:
+    match = _INPUT.fullmatch(text)
+    if match is None:
         raise InputError(f"cannot read input '{text}'; expected name=dtype[shape], as in input_ids=int64[1,128]")
-    sizes = [size.strip() for size in found["shape"].split(",")] if found["shape"].strip() else []
+    sizes = [size.strip() for size in match["shape"].split(",")] if match["shape"].strip() else []
     for size in sizes:
         if not size.isdecimal():
             raise InputError(f"cannot read input '{text}': size '{size}' is not a whole number")
-    return InputSpec(found["name"], found["dtype"], tuple(map(int, sizes)))
+    return InputSpec(match["name"], match["dtype"], tuple(map(int, sizes)))
 
 
 def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
@@ -47,16 +47,16 @@ def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
     Raises:
         InputError: the text has another form, or an axis is given twice.
     """
-    found = _DYNAMIC.fullmatch(text)
-    parts = [_AXIS.fullmatch(part) for part in found["axes"].split(",")] if found else []
+    match = _DYNAMIC.fullmatch(text)
+    parts = [_AXIS.fullmatch(part) for part in match["axes"].split(",")] if match else []
     axes = [(int(part["axis"]), part["label"]) for part in parts if part is not None]
-    if found is None or len(axes) < len(parts):
+    if match is None or len(axes) < len(parts):
         raise InputError(
             f"cannot read dynamic axes '{text}'; expected name:axis=label,…, as in input_ids:0=batch,1=sequence"
         )
     if len(dict(axes)) < len(axes):
         raise InputError(f"cannot read dynamic axes '{text}': an axis is given twice")
-    return found["name"], dict(axes)
+    return match["name"], dict(axes)
 
 
 def parse_threshold(text: str) -> tuple[str, float]:

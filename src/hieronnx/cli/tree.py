@@ -7,15 +7,16 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_json, print_text, use_colour
+from hieronnx.cli.options import all_calls_option, depth_option, json_option, path_argument
 
 
 @click.command("tree")
-@click.argument("model", type=click.Path(path_type=Path))
+@path_argument("model")
 @click.argument("pattern", required=False)
-@click.option("--depth", type=click.IntRange(min=0), metavar="N", help="Levels below the root or each match.")
+@depth_option("Levels below the root or each match.")
 @click.option("--nodes", is_flag=True, help="List the ONNX nodes under their calls.")
-@click.option("--all", "all_calls", is_flag=True, help="List the calls without a tag of their own, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print the tree as JSON.")
+@all_calls_option
+@json_option
 def tree_command(
     model: Path, pattern: str | None, depth: int | None, nodes: bool, all_calls: bool, as_json: bool
 ) -> None:

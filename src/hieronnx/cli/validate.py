@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour
-
-_FOUND_SOMETHING = 1
+from hieronnx.cli.console import FOUND_SOMETHING, show
+from hieronnx.cli.options import json_option, path_argument, threshold_option
 
 
 @click.command("validate", short_help="Is a hierarchy whole, and true to its file?")
-@click.argument("model", type=click.Path(path_type=Path))
+@path_argument("model")
 @click.option("--strict", is_flag=True, help="Let warnings fail, too.")
 @click.option(
     "--baseline",
@@ -20,13 +20,7 @@ _FOUND_SOMETHING = 1
     metavar="OTHER",
     help="Make sure that the graph is that of another ONNX file.",
 )
-@click.option(
-    "--threshold",
-    "thresholds",
-    multiple=True,
-    metavar="CATEGORY=PERCENT",
-    help="How much of a category of operators must be attributed, as in type_conversion=90. May be repeated.",
-)
+@threshold_option("How much of a category of operators must be attributed, as in type_conversion=90. May be repeated.")
 @click.option(
     "--fix", is_flag=True, help="Write the sidecar from the metadata inside, or the reverse; never the graph."
 )
@@ -35,7 +29,7 @@ _FOUND_SOMETHING = 1
     type=click.Choice(["sidecar", "embedded"]),
     help="The same, and the one to trust where both are there and disagree.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON, all of them.")
+@json_option
 @click.pass_context
 def validate_command(
     context: click.Context,
@@ -61,15 +55,12 @@ def validate_command(
       hieronnx validate model.onnx --fix
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.syntax import parse_threshold
-    from hieronnx.report.findings import findings_to_json, render_findings
+    from hieronnx.report.findings import render_findings
     from hieronnx.tools.validate.repair import repair
     from hieronnx.tools.validate.validating import validate
 
     required = dict(map(parse_threshold, thresholds))
     fixed = repair(model, trust=fix_from) if fix or fix_from else ()
-    findings = validate(model, strict=strict, baseline=baseline, thresholds=required)
-    if as_json:
-        print_json(findings_to_json(findings, fixed=fixed))
-    else:
-        print_text(render_findings(findings, fixed=fixed, colour=use_colour()))
-    context.exit(0 if findings.passed else _FOUND_SOMETHING)
+    result = replace(validate(model, strict=strict, baseline=baseline, thresholds=required), fixed=fixed)
+    show(result, render_findings, as_json=as_json)
+    context.exit(0 if result.passed else FOUND_SOMETHING)

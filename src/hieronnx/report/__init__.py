@@ -1,1 +1,1 @@
-"""Reports: functions from records to text or JSON values. Nothing here reads, writes or prints."""
+"""Reports: functions from results to text, Markdown and CSV. Nothing here reads, writes or prints."""

@@ -1,17 +1,23 @@
-"""An analysis as text and as Markdown: the same sections, each a table."""
+"""An analysis as text and as Markdown, the same sections, each a table; and as CSV."""
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from hieronnx.errors import HieronnxError, list_some
 from hieronnx.hierarchy.records import CONFIDENCE
-from hieronnx.report.clean import clean_name
-from hieronnx.report.markdown import escape_markdown, make_markdown_table
+from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call, name_module
 from hieronnx.report.text import align_rows, count, format_size, make_table, to_text
-from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
+
+if TYPE_CHECKING:
+    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
 
 SORT_KEYS = ("nodes", "parameters", "bytes", "multiply-adds")
 
@@ -61,7 +67,7 @@ def analysis_to_markdown(
     analysis: AnalysisResult, *, sort: str | None = None, depth: int | None = None, detailed: bool = False
 ) -> str:
     """Return an analysis as a Markdown document; the options are those of `render_analysis`."""
-    blocks = [f"# {escape_markdown(analysis.name)}"]
+    blocks = [f"# {escape_markdown(analysis.model)}"]
     for section in _list_sections(analysis, sort, depth, detailed=detailed, tree=False):
         blocks.append(f"## {section.title}")
         blocks.append(make_markdown_table(section.columns, section.rows, _NUMBERS))
@@ -74,10 +80,10 @@ def _render_section(section: _Section, colour: bool) -> str:
     if section.long:
         table = align_rows(section.columns, section.rows, numbers=_NUMBERS)
     else:
-        made = make_table(*section.columns, numbers=_NUMBERS)
+        rows = make_table(*section.columns, numbers=_NUMBERS)
         for row in section.rows:
-            made.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-        table = to_text(made, colour=colour)
+            rows.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
+        table = to_text(rows, colour=colour)
     return f"{table}\n\n{section.below}" if section.below else table
 
 
@@ -91,7 +97,7 @@ def _describe_notes(analysis: AnalysisResult) -> list[str]:
 def _list_sections(
     analysis: AnalysisResult, sort: str | None, depth: int | None, *, detailed: bool, tree: bool
 ) -> Iterator[_Section]:
-    yield _Section("Totals", (analysis.name, "value"), list(_list_totals(analysis)))
+    yield _Section("Totals", (analysis.model, "value"), list(_list_totals(analysis)))
     if analysis.by_evidence and analysis.nodes:
         yield _make_evidence(analysis)
     if analysis.categories:
@@ -112,58 +118,45 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
     if analysis.filters:
         asked = ", ".join(f"{name} {text}" for name, text in analysis.filters.items())
         yield f"nodes counted ({asked})", f"{total.nodes:,}"
-    yield "multiply-adds" + _describe_uncounted(total), f"{total.multiply_adds:,}"
+    at_least = f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
+    yield "multiply-adds" + at_least, f"{total.multiply_adds:,}"
     yield "initializers", f"{analysis.initializers:,}"
     yield "elements in initializers", f"{analysis.elements:,}"
     yield "bytes in initializers", f"{analysis.bytes:,}"
     if analysis.hierarchy is not None:
         parameters = analysis.parameters
         yield "parameters", "unknown without the sidecar of the export" if parameters is None else f"{parameters:,}"
-        yield "calls", f"{len(analysis.hierarchy.calls):,}"
-
-
-def _describe_uncounted(total: Tally) -> str:
-    return f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
+        yield "calls", f"{analysis.calls:,}"
 
 
 def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
     rows = [
-        (evidence, CONFIDENCE[evidence], f"{found:,}", f"{100 * found / nodes:.1f}")
-        for evidence, found in analysis.by_evidence.items()
-        if found
+        (evidence, CONFIDENCE[evidence], f"{number:,}", f"{100 * number / nodes:.1f}")
+        for evidence, number in analysis.by_evidence.items()
+        if number
     ]
-    attributed = sum(node.attributed for node in analysis.nodes)
+    attributed = analysis.attributed or 0
     below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
-    levels = ", ".join(f"{found:,} {level}" for level, found in analysis.by_confidence.items())
+    levels = ", ".join(f"{number:,} {level}" for level, number in analysis.by_confidence.items())
     columns = ("evidence", "confidence", "nodes", "percent")
     return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
 
 
 def _make_categories(analysis: AnalysisResult) -> _Section:
     if analysis.hierarchy is None:
-        rows = [(share.name, f"{share.total:,}") for share in analysis.categories]
-        return _Section("Categories", ("category", "nodes"), rows)
+        totals = [(share.name, f"{share.total:,}") for share in analysis.categories]
+        return _Section("Categories", ("category", "nodes"), totals)
     columns = ("category", "nodes", "attributed", "percent", "threshold", "")
-    return _Section(
-        "Categories",
-        columns,
-        [
-            (
-                share.name,
-                f"{share.total:,}",
-                f"{share.attributed:,}",
-                f"{share.percent:.1f}",
-                f"{share.threshold:g}",
-                "under" if share.under else "ok",
-            )
-            for share in analysis.categories
-        ],
-    )
+    rows = []
+    for share in analysis.categories:
+        counts = (f"{share.total:,}", f"{share.attributed:,}", f"{share.percent:.1f}", f"{share.threshold:g}")
+        rows.append((share.name, *counts, "under" if share.under else "ok"))
+    return _Section("Categories", columns, rows)
 
 
 def _make_operators(total: Tally) -> _Section:
-    rows = [(operator, f"{found:,}") for operator, found in list(total.operators.items())[:_MOST_OPERATORS]]
+    rows = [(operator, f"{number:,}") for operator, number in list(total.operators.items())[:_MOST_OPERATORS]]
     more = len(total.operators) - len(rows)
     return _Section("Operators", ("operator", "nodes"), rows, f"and {count(more, 'operator')} more" if more else "")
 
@@ -176,19 +169,10 @@ def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None,
     if sort is not None:
         named = sorted((item for item in named if item[1].level is not None), key=lambda item: -_measure(item[1], sort))
     known = analysis.parameters is not None
-    columns = (
-        "call",
-        "module",
-        "nodes",
-        "own",
-        *(("parameters", "bytes") if known else ()),
-        "multiply-adds",
-        "operators",
-    )
+    sizes = ("parameters", "bytes") if known else ()
+    columns = ("call", "module", "nodes", "own", *sizes, "multiply-adds", "operators")
     rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
-    hidden = (
-        0 if analysis.hierarchy is None or analysis.filters else len(analysis.hierarchy.calls) - len(analysis.modules)
-    )
+    hidden = 0 if analysis.filters else (analysis.calls or 0) - len(analysis.modules)
     return _Section("Modules", columns, rows, _describe_modules(named, deeper, hidden, known))
 
 
@@ -219,23 +203,16 @@ def _draw_tree(modules: Sequence[ModuleLine], shown: Iterable[ModuleLine]) -> li
 
 
 def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
-    path, via = line.call.id.module, line.call.via
-    held = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
+    sizes = [f"{line.parameters:,}", format_size(line.bytes or 0)] if known else []
     return (
         label,
-        path if via in ("", path) else f"{path} (as {via})",
+        name_module(line.call),
         f"{line.total.nodes:,}",
         f"{line.own.nodes:,}" if line.own.nodes else "-",
-        *(f"({text})" if line.repeated else text for text in held),
+        *(f"({text})" if line.repeated else text for text in sizes),
         f"{line.total.multiply_adds:,}" + ("+" if line.total.uncounted else ""),
-        _list_operators(line.total),
+        list_some([f"{operator} {n:,}" for operator, n in line.total.operators.items()], _OPERATORS_OF_LINE),
     )
-
-
-def _list_operators(total: Tally) -> str:
-    first = [f"{operator} {found:,}" for operator, found in list(total.operators.items())[:_OPERATORS_OF_LINE]]
-    more = len(total.operators) - len(first)
-    return ", ".join([*first, f"{more:,} more"] if more else first)
 
 
 def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, hidden: int, known: bool) -> str:
@@ -264,13 +241,13 @@ def _make_nodes(nodes: Iterable[AnalyzedNode]) -> _Section:
 
 
 def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
-    found = node.attribution
-    place = f" in {node.graph}" if node.graph else ""
-    attribution = ("", "", "") if found is None else (str(found.scope), found.evidence, found.confidence)
+    known = node.attribution
+    graph = f" in {node.graph}" if node.graph else ""
+    attribution = ("", "", "") if known is None else (str(known.scope), known.evidence, known.confidence)
     work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
-    several = () if found is None or found.origins == (found.scope,) else found.origins
-    calls = ", ".join(str(origin) or "(root)" for origin in several)
-    name = f"{node.name or node.output}{place}"
+    several = () if known is None or known.origins == (known.scope,) else known.origins
+    calls = ", ".join(name_call(origin) for origin in several)
+    name = f"{node.name or node.output}{graph}"
     return (node.operator, name, node.category, node.tag or "", *attribution, work, calls)
 
 
@@ -284,3 +261,68 @@ def _make_tensors(analysis: AnalysisResult) -> _Section:
         for tensor in analysis.tensors
     ]
     return _Section("Tensors", ("tensor", "made in", "read in"), rows, long=True)
+
+
+# -- CSV --------------------------------------------------------------------------------------------------
+
+# Each column, and where a record has it.
+_NODE_COLUMNS = {
+    **{name: name for name in ("graph", "name", "op_type", "domain", "output", "category", "tag")},
+    "module": "attribution.scope.module",
+    "call": "attribution.scope.number",
+    "evidence": "attribution.evidence",
+    "confidence": "attribution.confidence",
+    "multiply_adds": "multiply_adds",
+}
+_LINE_COLUMNS = {
+    "tag": "call.tag",
+    "class": "class_name",
+    "module": "call.id.module",
+    "call": "call.id.number",
+    "via": "call.via",
+    "level": "level",
+    "nodes": "total.nodes",
+    "own_nodes": "own.nodes",
+    "operators": "total.operators",
+    **{name: name for name in ("parameters", "parameter_bytes", "other_bytes", "repeated")},
+    "multiply_adds": "total.multiply_adds",
+    "uncounted_nodes": "total.uncounted",
+}
+_FILE_COLUMNS = {**_LINE_COLUMNS, "own_nodes": "total.nodes"}
+_TENSOR_COLUMNS = {name: name for name in ("graph", "name", "producer", "consumers")}
+
+
+def analysis_to_csv(analysis: AnalysisResult, *, detailed: bool = False, tensors: bool = False) -> str:
+    """Return a row for each module line; for each node or tensor instead, if asked. Unknown values are empty.
+
+    Raises:
+        HieronnxError: If nodes and tensors are asked for together.
+    """
+    if detailed and tensors:
+        raise HieronnxError("CSV is one table: ask for the nodes (--detailed) or the tensors (--tensors), not both")
+    if tensors:
+        return _write_csv(_TENSOR_COLUMNS, analysis.tensors)
+    if detailed:
+        return _write_csv(_NODE_COLUMNS, analysis.nodes)
+    lines = [line for line in analysis.modules if line.level is not None]
+    # Without a hierarchy the file as a whole is all there is to tell of.
+    return _write_csv(_LINE_COLUMNS, lines) if lines else _write_csv(_FILE_COLUMNS, [analysis])
+
+
+def _write_csv(columns: Mapping[str, str], records: Iterable[object]) -> str:
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_to_cell(record, path) for path in columns.values()] for record in records)
+    return text.getvalue().rstrip("\n")
+
+
+def _to_cell(record: object, path: str) -> Any:
+    value: Any = record
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    if isinstance(value, Mapping):
+        value = " ".join(f"{key}={number}" for key, number in value.items())
+    elif isinstance(value, tuple):
+        value = json.dumps(value)
+    return clean_name(value) if isinstance(value, str) else value

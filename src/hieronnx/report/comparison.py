@@ -1,18 +1,18 @@
-"""A comparison as text, JSON and Markdown."""
+"""A comparison as text and as Markdown."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from hieronnx.report.clean import clean_name
-from hieronnx.report.markdown import escape_markdown, make_markdown_table
+from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
 from hieronnx.report.text import make_table, to_text
-from hieronnx.tools.compare import ChangeGroup, ComparedNode, CompareResult, Kind, NodeChange, ValueChange
+
+if TYPE_CHECKING:
+    from hieronnx.tools.compare.result import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
@@ -47,7 +47,7 @@ def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Tex
         if len(shown) < len(group.changes):
             lines.append(Text(f"  … {len(group.changes) - len(shown):,} more", "dim"))
         left -= len(shown)
-        yield _join(_render_heading(group), *lines)
+        yield Text("\n").join([_render_heading(group), *lines])
 
 
 def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
@@ -63,56 +63,31 @@ def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Tex
             if len(shown) < len(alike):
                 lines.append(Text(f"  … {len(alike) - len(shown):,} more {kind}", "dim"))
         if changes:
-            yield _join(Text(f"{role}s", "bold"), *lines)
+            yield Text("\n").join([Text(f"{role}s", "bold"), *lines])
 
 
 def _render_heading(group: ChangeGroup) -> Text:
-    what = _summarize(group.changes)
+    what = clean_line(group.summary)
     if group.scope is None:
         return Text(what, "bold")
-    return Text.assemble(
-        (clean_name(_name_group(group)), "bold cyan"),
-        (f": {what}", "bold"),
-        (f"  {clean_name(group.tag or '')}", "dim"),
-    )
-
-
-def _name_group(group: ChangeGroup) -> str:
-    return "" if group.scope is None else str(group.scope) or "(root)"
-
-
-def _summarize(changes: Iterable[NodeChange]) -> str:
-    """Write what became of what: `MatMul+Add → Gemm`; several alike as `3×Mul`."""
-    operators = {kind: Counter(c.node.operator for c in changes if c.kind == kind) for kind in _SIGNS}
-    lists = {kind: "+".join(_times(*item) for item in counter.items()) for kind, counter in operators.items()}
-    parts = []
-    if lists["removed"] and lists["added"]:
-        parts.append(f"{lists['removed']} → {lists['added']}")
-    else:
-        parts += [f"{lists[kind]} {kind}" for kind in ("removed", "added") if lists[kind]]
-    parts += [f"{lists['changed']} changed"] if lists["changed"] else []
-    return ", ".join(parts)
-
-
-def _times(operator: str, number: int) -> str:
-    return f"{number}×{clean_name(operator)}" if number > 1 else clean_name(operator)
+    call, tag = clean_name(name_call(group.scope)), clean_name(group.tag or "")
+    return Text.assemble((call, "bold cyan"), (f": {what}", "bold"), (f"  {tag}", "dim"))
 
 
 def _render_node(change: NodeChange) -> Text:
     node = change.node
-    differences = _tell(change)
-    place = f"  in {node.graph}" if node.graph else ""
-    line = f"{_SIGNS[change.kind]} {node.operator}  {node.name or node.output}{place}"
-    return Text(clean_name(f"{line}  {differences}" if differences else line), _STYLES[change.kind])
+    return _render_line(change, f"{node.operator}  {node.name or node.output}", node.graph)
 
 
 def _render_value(change: ValueChange) -> Text:
     name = change.after if change.before in (None, change.after) else change.before
-    name = f"{name} ({change.after} there)" if change.after not in (None, name) else name
-    place = f"  in {change.graph}" if change.graph else ""
-    differences = _tell(change)
-    line = f"{_SIGNS[change.kind]} {name}{place}"
-    return Text(clean_name(f"{line}  {differences}" if differences else line), _STYLES[change.kind])
+    other = f" ({change.after} there)" if change.after not in (None, name) else ""
+    return _render_line(change, f"{name}{other}", change.graph)
+
+
+def _render_line(change: NodeChange | ValueChange, name: str, graph: str) -> Text:
+    parts = [f"{_SIGNS[change.kind]} {name}", f"in {graph}" if graph else "", _tell(change)]
+    return Text(clean_name("  ".join(filter(None, parts))), _STYLES[change.kind])
 
 
 def _tell(change: NodeChange | ValueChange) -> str:
@@ -126,72 +101,6 @@ def _render_operators(comparison: CompareResult) -> RenderableType:
     return table
 
 
-def _join(*lines: Text) -> Text:
-    return Text("\n").join(lines)
-
-
-# -- JSON -------------------------------------------------------------------------------------------------
-
-
-def comparison_to_json(comparison: CompareResult) -> dict[str, Any]:
-    """Return a comparison as JSON values."""
-    return {
-        "a": comparison.a,
-        "b": comparison.b,
-        "same": comparison.same,
-        "compared_names": comparison.compared_names,
-        "compared_values": comparison.compared_values,
-        "summary": {
-            "nodes_in_both": comparison.pairs,
-            **{f"nodes_{kind}": comparison.count(kind) for kind in _KINDS},
-            "operators": comparison.operators,
-        },
-        "modules": [
-            {
-                "module": None if group.scope is None else group.scope.module,
-                "call": None if group.scope is None else group.scope.number,
-                "tag": group.tag,
-                "summary": _summarize(group.changes),
-                "nodes": [_node_change_to_json(change) for change in group.changes],
-            }
-            for group in comparison.groups
-        ],
-        **{f"{role}s": [_value_to_json(c) for c in comparison.values if c.role == role] for role in _ROLES},
-        "functions": comparison.functions,
-        "notes": comparison.notes,
-    }
-
-
-def _node_change_to_json(change: NodeChange) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "before": _node_to_json(change.before),
-        "after": _node_to_json(change.after),
-        "differences": _differences_to_json(change),
-    }
-
-
-def _node_to_json(node: ComparedNode | None) -> dict[str, str] | None:
-    if node is None:
-        return None
-    fields = ("graph", "name", "op_type", "domain", "output")
-    return {field: getattr(node, field) for field in fields}
-
-
-def _value_to_json(change: ValueChange) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "graph": change.graph,
-        "before": change.before,
-        "after": change.after,
-        "differences": _differences_to_json(change),
-    }
-
-
-def _differences_to_json(change: NodeChange | ValueChange) -> list[dict[str, str]]:
-    return [{"what": d.what, "name": d.name, "before": d.before, "after": d.after} for d in change.differences]
-
-
 # -- Markdown ---------------------------------------------------------------------------------------------
 
 
@@ -202,7 +111,10 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         escape_markdown(comparison.describe()),
     ]
     if comparison.nodes:
-        modules = [[_name_group(group), group.tag or "", _summarize(group.changes)] for group in comparison.groups]
+        modules = [
+            ["" if group.scope is None else name_call(group.scope), group.tag or "", group.summary]
+            for group in comparison.groups
+        ]
         blocks += ["## Modules", make_markdown_table(["module", "tag", "what was done"], modules)]
         counts = [[name, *(str(c[kind]) for kind in _KINDS)] for name, c in comparison.operators.items()]
         blocks += ["## Operators", make_markdown_table(["operator", *_KINDS], counts, _KINDS)]
@@ -219,12 +131,5 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
 
 
 def _node_row(change: NodeChange) -> list[str]:
-    scope = "" if change.scope is None else str(change.scope)
-    return [
-        change.kind,
-        change.node.operator,
-        change.node.name or change.node.output,
-        change.node.graph,
-        scope,
-        _tell(change),
-    ]
+    node, scope = change.node, "" if change.scope is None else str(change.scope)
+    return [change.kind, node.operator, node.name or node.output, node.graph, scope, _tell(change)]

@@ -1,32 +1,35 @@
-"""What was extracted: the call, its inputs and outputs, and what it shares with others."""
+"""An extracted part as text: the call, its inputs and outputs, and what it shares with others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hieronnx.hierarchy.records import CallId, Node
-from hieronnx.report.clean import clean_line, clean_name
-from hieronnx.report.summary import render_model
+from hieronnx.hierarchy.records import CallId
+from hieronnx.report.names import clean_line, clean_name, name_call
+from hieronnx.report.summary import render_files, render_model
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.extract.result import ExtractResult, PartInput
+
+if TYPE_CHECKING:
+    from hieronnx.tools.extract.result import ExtractResult, PartInput
 
 
 def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str:
-    """Render one part: what it is, what goes in and out, what it shares."""
+    """Render one part: what it is, what goes in and out, what it shares, where it is."""
     forward = _name_ends(extraction) if extraction.recorded else None
     ends = render_model(extraction.hierarchy, forward=forward, colour=colour)
     blocks = [_describe(extraction), ends, to_text(*_say(extraction))]
-    if extraction.shared_operations:
+    if extraction.shared_nodes:
         blocks.append(_render_shared(extraction, colour))
+    blocks.append(render_files(extraction.files, colour=colour))
     return "\n\n".join(filter(None, blocks))
 
 
 def _describe(extraction: ExtractResult) -> str:
     name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
-    parts = [count(len(extraction.operations), "node"), count(len(extraction.initializers), "initializer")]
+    parts = [count(len(extraction.nodes), "node"), count(len(extraction.initializers), "initializer")]
     if extraction.pulled_in_nodes:
         parts.append(f"{len(extraction.pulled_in_nodes):,} of the nodes brought along from outside")
     lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
@@ -41,7 +44,7 @@ def _name_ends(extraction: ExtractResult) -> dict[tuple[str, str], str]:
     inputs = {
         ("inputs", i.name): f"← {', '.join(i.arguments)}" if i.arguments else "not received" for i in extraction.inputs
     }
-    outputs = {("outputs", o.name): _name_places(o.places) for o in extraction.results}
+    outputs = {("outputs", o.name): _name_places(o.places) for o in extraction.outputs}
     return inputs | outputs
 
 
@@ -58,15 +61,15 @@ def _say(extraction: ExtractResult) -> Iterator[str]:
     form = " in this form" if extraction.lost_arguments else ""
     for item in extraction.undeclared_inputs:
         yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
-    for held in extraction.constant_arguments:
-        holder = f"constant '{held.tensor}'" if held.parameter is None else f"parameter '{held.parameter}'"
-        yield clean_line(f"argument '{held.argument}' is no input: it is the {holder}, which the part has")
+    for constant in extraction.constant_arguments:
+        holder = f"parameter '{constant.parameter}'" if constant.parameter else f"constant '{constant.tensor}'"
+        yield clean_line(f"argument '{constant.argument}' is no input: it is the {holder}, which the part has")
     if extraction.lost_arguments:
         yield clean_line(f"no tensor of the file is known to hold argument {_listed(extraction.lost_arguments)}")
     if extraction.fused_with:
-        calls = _listed([str(call) or "the root" for call in extraction.fused_with])
+        calls = _listed([name_call(call) for call in extraction.fused_with])
         yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
-    unreturned = [result.name for result in extraction.results if not result.places]
+    unreturned = [result.name for result in extraction.outputs if not result.places]
     if extraction.recorded and unreturned:
         yield clean_line(f"forward did not return {_listed(unreturned)}, but others read it")
 
@@ -76,7 +79,7 @@ def _name_source(item: PartInput) -> str:
     if maker is None:
         return "what is fed to the whole model under that name"
     scope = f"'{maker.scope}'" if str(maker.scope) else "the root"
-    return f"what {maker.op_type} '{_name(maker)}' of {scope} gives"
+    return f"what {maker.op_type} '{maker.name or maker.output}' of {scope} gives"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -85,8 +88,8 @@ def _listed(names: Sequence[str]) -> str:
 
 def _render_shared(extraction: ExtractResult, colour: bool) -> str:
     table = make_table("shared node", "operator", "calls that it stands for")
-    for node in extraction.shared_operations:
-        calls = ", ".join(str(origin) or "the root" for origin in node.origins)
+    for node in extraction.shared_nodes:
+        calls = ", ".join(name_call(origin) for origin in node.origins)
         table.add_row(node.name or node.output, node.op_type, Text(calls, "cyan"))
     return to_text(table, colour=colour)
 
@@ -95,52 +98,7 @@ def render_extractions(extractions: Sequence[ExtractResult], *, colour: bool = F
     """Render many parts, a line for each."""
     table = make_table("module", "nodes", "inputs", "outputs", "file", numbers=("nodes", "inputs", "outputs"))
     for item in extractions:
-        numbers = (len(item.operations), len(item.external_inputs), len(item.outputs))
-        call = Text(str(CallId(item.module, item.call)) or "(root)", "cyan")
+        numbers = (len(item.nodes), len(item.input_names), len(item.output_names))
+        call = Text(name_call(CallId(item.module, item.call)), "cyan")
         table.add_row(call, *(f"{number:,}" for number in numbers), Text(str(item.model)))
     return to_text(table, colour=colour)
-
-
-def extraction_to_json(extraction: ExtractResult) -> dict[str, Any]:
-    """Return one part as JSON values."""
-    return {
-        "module": extraction.module,
-        "call": extraction.call,
-        "tag": extraction.tag,
-        "calls": extraction.calls,
-        "operations": [_name(node) for node in extraction.operations],
-        "external_inputs": list(extraction.external_inputs),
-        "inputs": [_input(item) for item in extraction.inputs],
-        "outputs": list(extraction.outputs),
-        "results": [{"name": item.name, "places": list(item.places)} for item in extraction.results],
-        "recorded": extraction.recorded,
-        "undeclared_inputs": [_input(item) for item in extraction.undeclared_inputs],
-        "constant_arguments": [
-            {"argument": held.argument, "tensor": held.tensor, "parameter": held.parameter}
-            for held in extraction.constant_arguments
-        ],
-        "lost_arguments": list(extraction.lost_arguments),
-        "internal_tensors": list(extraction.internal_tensors),
-        "boundary_operations": [_name(node) for node in extraction.boundary_operations],
-        "shared_operations": [
-            {"name": _name(node), "op_type": node.op_type, "calls": [_call(origin) for origin in node.origins]}
-            for node in extraction.shared_operations
-        ],
-        "fused_with": [_call(call) for call in extraction.fused_with],
-        "pulled_in_nodes": [_name(node) for node in extraction.pulled_in_nodes],
-        "initializers": list(extraction.initializers),
-    }
-
-
-def _input(item: PartInput) -> dict[str, Any]:
-    maker = item.producer
-    producer = None if maker is None else {"name": _name(maker), "op_type": maker.op_type, **_call(maker.scope)}
-    return {"name": item.name, "arguments": list(item.arguments), "producer": producer}
-
-
-def _name(node: Node) -> str:
-    return node.name or node.output
-
-
-def _call(call: CallId) -> dict[str, Any]:
-    return {"module": call.module, "call": call.number}

@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hieronnx.report.clean import clean_name
+from hieronnx.report.names import clean_name
 
 # Rows are never wrapped or cut, for they are also read by programs: the widest is as wide as it needs to be.
 _WIDTH = 100_000

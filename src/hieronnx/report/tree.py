@@ -15,7 +15,9 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
+from hieronnx.report.names import name_module
 from hieronnx.report.text import count, make_table, to_text
+from hieronnx.tools.results import dump_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +67,32 @@ def grow_tree(
     Raises:
         InputError: If the pattern matches nothing.
     """
-    lines = select_rows(hierarchy, pattern=pattern, all_calls=all_calls)
+    rows = select_rows(hierarchy, pattern=pattern, all_calls=all_calls)
     own: dict[CallId, list[Node]] = defaultdict(list)
     for node in hierarchy.nodes:
-        own[lines.nearest[node.scope]].append(node)
-    return _grow(lines, own, hierarchy.calls[0].id, None, depth)
+        own[rows.nearest[node.scope]].append(node)
+    return _grow(rows, own, hierarchy.calls[0].id, None, depth)
 
 
 def _grow(
-    lines: TreeRows, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None
+    rows: TreeRows, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None
 ) -> Branch:
     """Grow the branch of a call; `level` counts from the match above it, and is None above the match."""
-    if call in lines.matches:
+    if call in rows.matches:
         level = 0
-    below = [child for child in lines.below[call] if level is not None or child in lines.ways]
+    below = [child for child in rows.below[call] if level is not None or child in rows.ways]
     cut = level is not None and level == depth
     deeper = None if level is None else level + 1
-    region = list(lines.walk(call))
-    module = lines.hierarchy.modules[call.module]
+    region = list(rows.walk(call))
+    module = rows.hierarchy.modules[call.module]
     return Branch(
-        call=lines.hierarchy.call_by_id[call],
+        call=rows.hierarchy.call_by_id[call],
         class_name=module.class_name,
         # Only the sidecar counts parameters; it always describes the file too.
-        parameters=module.parameter_count if lines.hierarchy.model else None,
+        parameters=module.parameter_count if rows.hierarchy.model else None,
         own=tuple(own[call]),
         total=sum(len(own[line]) for line in region),
-        children=() if cut else tuple(_grow(lines, own, child, deeper, depth) for child in below),
+        children=() if cut else tuple(_grow(rows, own, child, deeper, depth) for child in below),
         hidden=len(region) - 1 if cut else 0,
         context=level is None,
     )
@@ -117,7 +119,7 @@ def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bo
     own = f"{len(branch.own):,}" if branch.own else "-"
     cells: list[RenderableType] = [
         call,
-        Text(_describe_module(branch.call), "cyan"),
+        Text(name_module(branch.call), "cyan"),
         f"{branch.total:,}",
         own,
     ]
@@ -132,16 +134,10 @@ def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bo
         _add_branch(table, child, indent + arm, indent + stem, nodes)
 
 
-def _describe_module(call: Call) -> str:
-    """Return the module's path, and the attribute path that it was called through where that is another."""
-    path = call.id.module
-    return path if call.via in ("", path) else f"{path} (as {call.via})"
-
-
 def _add_node(table: Table, node: Node, branch: Branch, guide: str) -> None:
     name = node.name or node.output
-    place = f"  in {node.graph}" if node.graph else ""
-    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{place}")
+    graph = f"  in {node.graph}" if node.graph else ""
+    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{graph}")
     scope = "" if node.scope == branch.call.id else str(node.scope)
     blank = [""] * (len(table.columns) - 3)
     table.add_row(line, Text(scope, "cyan"), *blank, node.evidence)
@@ -167,35 +163,7 @@ def _count_lines(branch: Branch) -> tuple[int, int]:
 
 
 def tree_to_json(tree: Branch, *, nodes: bool = False) -> dict[str, Any]:
-    """Return a tree as JSON values, with its nodes if asked."""
-    entry: dict[str, Any] = {
-        "tag": tree.call.tag,
-        "tagged": tree.call.tagged,
-        "class": tree.class_name,
-        "module": tree.call.id.module,
-        "call": tree.call.id.number,
-        "via": tree.call.via,
-        "nodes": tree.total,
-        "own_nodes": len(tree.own),
-        "parameters": tree.parameters,
-        "context": tree.context,
-        "calls_hidden": tree.hidden,
-    }
-    if nodes and not tree.context:
-        entry["node_list"] = [_node_to_json(node) for node in tree.own]
-    entry["children"] = [tree_to_json(child, nodes=nodes) for child in tree.children]
-    return entry
-
-
-def _node_to_json(node: Node) -> dict[str, Any]:
-    return {
-        "graph": node.graph,
-        "name": node.name,
-        "op_type": node.op_type,
-        "domain": node.domain,
-        "output": node.output,
-        "module": node.scope.module,
-        "call": node.scope.number,
-        "evidence": node.evidence,
-        "confidence": node.confidence,
-    }
+    """Return a tree as JSON values, `own` as the number of nodes; with the nodes themselves if asked."""
+    listed = {"nodes": [dump_record(node) for node in tree.own]} if nodes and not tree.context else {}
+    children = [tree_to_json(child, nodes=nodes) for child in tree.children]
+    return {**dump_record(tree, {"own", "children"}), "own": len(tree.own), **listed, "children": children}

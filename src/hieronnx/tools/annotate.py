@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hieronnx.errors import InputError, MismatchError, check_known, require
 from hieronnx.files.opening import OpenedModel, load, open_model, sidecar_path
@@ -15,6 +15,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import TagPolicy
+from hieronnx.tools.results import WritingResult
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +32,7 @@ _LEAST_OF_VALUES = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class AnnotateResult:
+class AnnotateResult(WritingResult):
     """A file with its hierarchy, and how far it and the model agree.
 
     Attributes:
@@ -50,6 +51,10 @@ class AnnotateResult:
             where one of the two cannot be run on others, or does something else there; 0 where nothing was run.
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("matched", "files")
+    matched: ClassVar[bool] = True
+    """That the file is of the model; where it is not, there is a `MismatchError` and no result."""
+
     path: Path | None
     sidecar: Path | None
     strategy: str
@@ -61,7 +66,8 @@ class AnnotateResult:
     input_sets: int = 0
 
     def __repr__(self) -> str:
-        return f"Annotated(path={str(self.path)!r}, strategy={self.strategy!r}, hierarchy={self.hierarchy!r})"
+        path = None if self.path is None else str(self.path)
+        return f"AnnotateResult(path={path!r}, strategy={self.strategy!r}, hierarchy={self.hierarchy!r})"
 
 
 def annotate(

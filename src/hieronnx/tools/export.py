@@ -20,6 +20,7 @@ from hieronnx.files.writing import write_with_hierarchy
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.tags import TagPolicy
+from hieronnx.tools.results import WritingResult
 
 if TYPE_CHECKING:
     from torch import nn
@@ -33,7 +34,7 @@ _LOG = logging.getLogger("hieronnx")
 
 
 @dataclass(frozen=True, slots=True)
-class ExportResult:
+class ExportResult(WritingResult):
     """What an export wrote, read back from the files."""
 
     path: Path

@@ -264,7 +264,7 @@ def test_the_other_tools_take_a_carried_file(name: str, exporter: str, tmp_path:
     assert hieronnx.analyze(output).hierarchy == load(output)
     call = next(node.scope for node in reversed(hierarchy.nodes) if node.scope.module)
     part = hieronnx.extract(output, str(call), output=tmp_path / "part.onnx")
-    assert part.operations
+    assert part.nodes
     ort.InferenceSession(tmp_path / "part.onnx", providers=["CPUExecutionProvider"])
     changes = hieronnx.compare(source, output).nodes
     assert changes
@@ -347,10 +347,10 @@ def test_the_command_writes_json(tmp_path: Path) -> None:
     source, made = optimized("gpt2", "torchscript", "ort-extended")
     result = run("carry", source, made, "-o", tmp_path / "out.onnx", "--json")
     told = json.loads(result.stdout)
-    assert told["nodes"]["before"] == 176
-    assert told["nodes"]["after"] == 75
-    assert told["lost"][0]["module"] == "transformer.wpe"
-    assert told["summary"]["coverage"] == 100.0
+    assert told["nodes_before"] == 176
+    assert told["hierarchy"]["summary"]["nodes"] == 75
+    assert told["lost"][0]["call"]["module"] == "transformer.wpe"
+    assert told["hierarchy"]["summary"]["coverage"] == 100.0
     assert {Path(file["path"]).name for file in told["files"]} == {"out.onnx", "out_hierarchy.json"}
 
 

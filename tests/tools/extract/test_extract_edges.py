@@ -99,8 +99,8 @@ def test_what_ran_in_another_branch_never_joins_a_part() -> None:
         ["one", "two", "", "", "one"],
     )
     part = hieronnx.extract(model, "one")
-    assert [node.output for node in part.operations] == ["a", "d", "y"]
-    assert (part.external_inputs, part.outputs) == (("x", "c"), ("a", "y"))
+    assert [node.output for node in part.nodes] == ["a", "d", "y"]
+    assert (part.input_names, part.output_names) == (("x", "c"), ("a", "y"))
 
 
 def test_sizes_are_no_outputs_but_of_the_graph() -> None:
@@ -114,7 +114,7 @@ def test_sizes_are_no_outputs_but_of_the_graph() -> None:
         }
         """
     part = hieronnx.extract(annotated(text, ["block", "block", "block", ""]), "block")
-    assert part.outputs == ("h", "k")
+    assert part.output_names == ("h", "k")
 
 
 def test_parts_compose_where_a_node_of_both_is_fused() -> None:
@@ -131,8 +131,8 @@ def test_parts_compose_where_a_node_of_both_is_fused() -> None:
         ["a.relu", ("", "a.conv", "b.norm"), "b.relu"],
     )
     first, second = hieronnx.extract(model, "a"), hieronnx.extract(model, "b")
-    assert (first.external_inputs, first.outputs) == (("x",), ("r", "f"))
-    assert (second.external_inputs, second.outputs) == (("r",), ("y",))
+    assert (first.input_names, first.output_names) == (("x",), ("r", "f"))
+    assert (second.input_names, second.output_names) == (("r",), ("y",))
 
 
 def test_random_numbers_of_a_function_are_drawn_outside() -> None:
@@ -142,7 +142,7 @@ def test_random_numbers_of_a_function_are_drawn_outside() -> None:
         <domain: "l", opset_import: ["" : 21, "l" : 1]> outer () => (b) { b = l.inner () }
         <domain: "l", opset_import: ["" : 21]> inner () => (a) { a = RandomNormal <shape = [2]> () }
         """)
-    assert hieronnx.extract(annotated(model, ["", "block", "", ""]), "block").external_inputs == ("x", "r")
+    assert hieronnx.extract(annotated(model, ["", "block", "", ""]), "block").input_names == ("x", "r")
 
 
 def test_the_whole_keeps_outputs_that_no_node_makes() -> None:
@@ -151,7 +151,7 @@ def test_the_whole_keeps_outputs_that_no_node_makes() -> None:
         <float[2] w = {1.0, 2.0}> { y = Neg (x) }
         """
     part = hieronnx.extract(annotated(text, [""]), "")
-    assert (part.external_inputs, part.outputs) == (("x", "u"), ("y", "u", "w"))
+    assert (part.input_names, part.output_names) == (("x", "u"), ("y", "u", "w"))
     assert part.initializers == ("w",)
     one = np.ones(2, np.float32)
     given = open_session(part.model).run(None, {"x": one, "u": one})

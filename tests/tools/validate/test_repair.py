@@ -77,7 +77,7 @@ def test_an_export_without_metadata_gets_that_of_one_with_it(tmp_path: Path) -> 
         shutil.copy(path, tmp_path / path.name)
     assert run(tmp_path / "model.onnx", "--fix").exit_code == 0
     assert_same_as_baseline(tmp_path / "model.onnx", bare.path)
-    assert hieronnx.validate(tmp_path / "model.onnx", baseline=bare.path, strict=True).items == ()
+    assert hieronnx.validate(tmp_path / "model.onnx", baseline=bare.path, strict=True).findings == ()
     assert load(tmp_path / "model.onnx").nodes == result.hierarchy.nodes
 
 

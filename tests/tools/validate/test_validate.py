@@ -69,13 +69,13 @@ run = partial(support.cli.run, "validate")
 @pytest.mark.parametrize(("name", "exporter"), EXPORTS)
 def test_an_export_passes_strictly(name: str, exporter: str) -> None:
     findings = hieronnx.validate(exported(name, exporter).result.path, strict=True)
-    assert findings.items == ()
+    assert findings.findings == ()
     assert findings.passed
 
 
 def test_a_model_in_memory_is_checked_with_what_it_has_inside(model: Path) -> None:
-    assert hieronnx.validate(onnx.load(model)).items == ()
-    assert hieronnx.validate(ir.load(model)).items == ()
+    assert hieronnx.validate(onnx.load(model)).findings == ()
+    assert hieronnx.validate(ir.load(model)).findings == ()
 
 
 @pytest.mark.parametrize("embed", [True, False])
@@ -309,7 +309,7 @@ def test_a_category_under_its_threshold_fails_if_it_is_critical(tmp_path: Path) 
     path = write(tmp_path / "model.onnx", make_model(), hierarchy)
     assert found(path) == [("error", "coverage")]
     assert found(path, thresholds={"mathematical": 80.0}) == []
-    assert "8 of 9 nodes attributed (88.9 %), under 95 %" in hieronnx.validate(path).items[0].message
+    assert "8 of 9 nodes attributed (88.9 %), under 95 %" in hieronnx.validate(path).findings[0].message
     with pytest.raises(InputError, match="no category 'maths'"):
         hieronnx.validate(path, thresholds={"maths": 1.0})
     for wrong in (150.0, -1.0, float("nan")):
@@ -371,7 +371,7 @@ def test_all_nodes_of_a_foreign_sidecar_are_in_json(tmp_path: Path) -> None:
     assert "100 of the model's 100 nodes are not in it, 0 of its 0 are not in the model" in output
     assert output.count("not in the sidecar: node") == 3
     listed = json.loads(run(model, "--json").output)
-    assert (listed["passed"], listed["errors"], len(listed["findings"])) == (False, 1, 1)
+    assert (listed["passed"], listed["counts"]["error"], len(listed["findings"])) == (False, 1, 1)
     assert len(listed["findings"][0]["details"]) == 100
 
 

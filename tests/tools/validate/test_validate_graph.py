@@ -56,7 +56,7 @@ def test_a_call_that_is_left_and_entered_again_is_found(tmp_path: Path) -> None:
     wrong = rescope(make_hierarchy(), {"t1_1": ROOT})
     findings = hieronnx.validate(write(tmp_path / "model.onnx", make_model(), wrong))
     assert [item.check for item in findings] == ["layers"]
-    assert "'layers.1'" in findings.items[0].message
+    assert "'layers.1'" in findings.findings[0].message
 
 
 @pytest.mark.parametrize("changes", [{"origins": (LAYER[0], LAYER[1])}, {"evidence": "root"}])
@@ -143,7 +143,7 @@ def test_data_that_a_loop_hands_in_and_out_keeps_its_order(tmp_path: Path) -> No
 
 def test_a_graph_that_the_checker_refuses_fails(model: Path) -> None:
     spoil_metadata(model, lambda m: m.graph.node[4].input.append("nowhere"))
-    finding = hieronnx.validate(model).items[0]
+    finding = hieronnx.validate(model).findings[0]
     assert (finding.severity, finding.check, finding.place) == ("error", "onnx", "graph")
     assert "nowhere" in finding.message
     assert "\n" not in finding.message

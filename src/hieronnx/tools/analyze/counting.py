@@ -71,7 +71,7 @@ def analyze(
     scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
     holdings = find_holdings(opened.model, hierarchy, scopes)
     return AnalysisResult(
-        name=opened.name,
+        model=opened.name,
         hierarchy=hierarchy,
         filters=filters,
         file_nodes=len(located),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from hieronnx.errors import HieronnxError
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, Node
+from hieronnx.tools.results import Result, dump_record
 
 
 @dataclass(frozen=True, slots=True)
-class AnalyzedNode:
+class AnalyzedNode(Result):
     """One node of the file."""
+
+    _derived: ClassVar[tuple[str, ...]] = ("attributed",)
 
     graph: str
     name: str
@@ -50,8 +55,10 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class CategoryShare:
+class CategoryShare(Result):
     """How many nodes of a category there are, and how many of them are attributed."""
+
+    _derived: ClassVar[tuple[str, ...]] = ("percent", "under")
 
     name: str
     total: int
@@ -72,7 +79,7 @@ class CategoryShare:
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleLine:
+class ModuleLine(Result):
     """A call that has a line of its own: what its region holds.
 
     Attributes:
@@ -88,6 +95,8 @@ class ModuleLine:
         other_bytes: of the initializers that hold nothing that is known by name, and that only its nodes read.
         repeated: whether a line before it is of the same module, which has these parameters already.
     """
+
+    _derived: ClassVar[tuple[str, ...]] = ("bytes",)
 
     call: Call
     class_name: str
@@ -118,11 +127,11 @@ class TensorUse:
 
 
 @dataclass(frozen=True, slots=True)
-class AnalysisResult:
+class AnalysisResult(Result):
     """What a model is made of.
 
     Attributes:
-        name: the file's path as it was given; `model` for a model in memory.
+        model: the file's path as it was given; `model` for a model in memory.
         hierarchy: the model's hierarchy, if it has one.
         filters: which nodes were asked for: category, module, op, evidence.
         file_nodes: how many nodes the file has.
@@ -140,7 +149,9 @@ class AnalysisResult:
         notes: what could not be found out, and why.
     """
 
-    name: str
+    _derived: ClassVar[tuple[str, ...]] = ("calls", "attributed", "coverage")
+
+    model: str
     hierarchy: Hierarchy | None
     filters: Mapping[str, str]
     file_nodes: int
@@ -157,5 +168,49 @@ class AnalysisResult:
     tensors: tuple[TensorUse, ...]
     notes: tuple[str, ...]
 
+    @property
+    def calls(self) -> int | None:
+        """How many calls the hierarchy has; None without one."""
+        return None if self.hierarchy is None else len(self.hierarchy.calls)
+
+    @property
+    def attributed(self) -> int | None:
+        """How many of the nodes that were asked for are attributed; None without a hierarchy."""
+        return None if self.hierarchy is None else sum(node.attributed for node in self.nodes)
+
+    @property
+    def coverage(self) -> float | None:
+        """The same in percent; None also where there are no nodes."""
+        return None if self.attributed is None or not self.nodes else round(100 * self.attributed / len(self.nodes), 2)
+
+    def to_dict(self, *, detailed: bool = False) -> dict[str, Any]:
+        """Return the result as JSON values, with every node if `detailed`: what `--json --detailed` prints."""
+        without = {"hierarchy", *([] if detailed else ["nodes"]), *([] if self.tensors else ["tensors"])}
+        return dump_record(self, without)
+
+    def make_module_table(self) -> dict[str, dict[str, Any]]:
+        """Return the modules by path as JSON values; `tag` is None for a module that was never called.
+
+        Raises:
+            HieronnxError: If the model has no sidecar: the metadata inside a model has no module table.
+        """
+        if self.hierarchy is None or not self.hierarchy.model:
+            raise HieronnxError(
+                f"'{self.model}' has no module table: it is in the sidecar, the _hierarchy.json beside the model; "
+                "export the model with 'hieronnx export' to get one"
+            )
+        tags: dict[str, list[str]] = {path: [] for path in self.hierarchy.modules}
+        for call in self.hierarchy.calls:
+            tags[call.id.module].append(call.tag)
+        return {
+            path: {
+                **dump_record(module, {"path", "depth"}),
+                "tag": next(iter(tags[path]), None),
+                "call_tags": tags[path],
+            }
+            for path, module in self.hierarchy.modules.items()
+        }
+
     def __repr__(self) -> str:
-        return f"Analysis({self.name}: {len(self.nodes)} of {self.file_nodes} nodes, {len(self.modules)} module lines)"
+        nodes = f"{len(self.nodes)} of {self.file_nodes} nodes"
+        return f"AnalysisResult({self.model!r}: {nodes}, {len(self.modules)} module lines)"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
+from hieronnx.tools.results import WritingResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class LostCall:
 
 
 @dataclass(frozen=True, slots=True)
-class CarryResult:
+class CarryResult(WritingResult):
     """What was carried, read back from the files where any were written.
 
     Attributes:

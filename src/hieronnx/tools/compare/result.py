@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from hieronnx.hierarchy.records import CallId
+from hieronnx.tools.results import Result, dump_record
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 _ORDER: tuple[Kind, ...] = ("removed", "changed", "added")
@@ -80,16 +82,31 @@ class ValueChange:
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeGroup:
+class ChangeGroup(Result):
     """The changes within one call."""
+
+    _derived: ClassVar[tuple[str, ...]] = ("summary",)
 
     scope: CallId | None
     tag: str | None
     changes: tuple[NodeChange, ...]
 
+    @property
+    def summary(self) -> str:
+        """What became of what: `MatMul+Add → Gemm`; several alike as `3×Mul`."""
+        lists: dict[Kind, str] = {}
+        for kind in _ORDER:
+            operators = Counter(change.node.operator for change in self.changes if change.kind == kind)
+            lists[kind] = "+".join(f"{n}×{operator}" if n > 1 else operator for operator, n in operators.items())
+        if lists["removed"] and lists["added"]:
+            parts = [f"{lists['removed']} → {lists['added']}"]
+        else:
+            parts = [f"{lists[kind]} {kind}" for kind in ("removed", "added") if lists[kind]]
+        return ", ".join([*parts, f"{lists['changed']} changed"] if lists["changed"] else parts)
+
 
 @dataclass(frozen=True)
-class CompareResult:
+class CompareResult(Result):
     """What two ONNX files have in common, and what not.
 
     Attributes:
@@ -103,6 +120,8 @@ class CompareResult:
         compared_names: whether names count.
         compared_values: whether the contents of initializers count.
     """
+
+    _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups")
 
     a: str
     b: str
@@ -157,6 +176,14 @@ class CompareResult:
         for changes in found.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
         return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in found.items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""
+        counts = {kind: self.count(kind) for kind in _ORDER}
+        return {"counts": counts, **dump_record(self, {"nodes"})}
+
+    def __repr__(self) -> str:
+        return f"CompareResult({self.a!r}, {self.b!r}: {self.describe()})"
 
     def describe(self) -> str:
         """Say in one line what came out."""

@@ -44,7 +44,7 @@ def extract(
         HieronnxError: If there is no such call, or the file has no node of it, or a file is missing or in the way.
 
     Example:
-        >>> hieronnx.extract("model.onnx", "encoder.layer.0", output="layer.onnx").external_inputs
+        >>> hieronnx.extract("model.onnx", "encoder.layer.0", output="layer.onnx").input_names
         ('embeddings', 'attention_mask')
     """
     extractor = Extractor(onnx, relative_names=relative_names)
@@ -184,16 +184,16 @@ def _make_result(
         call=call.id.number,
         tag=call.tag,
         calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
-        operations=_pick(nodes, part.nodes),
+        nodes=_pick(nodes, part.nodes),
         inputs=tuple(_describe_input(source, part, tensor) for tensor in part.inputs),
-        results=tuple(PartOutput(view.names[t], part.places.get(t, ())) for t in part.outputs),
+        outputs=tuple(PartOutput(view.names[t], part.places.get(t, ())) for t in part.outputs),
         recorded=part.ends.recorded,
         undeclared_inputs=tuple(_describe_input(source, part, tensor) for tensor in part.undeclared_inputs),
         constant_arguments=tuple(_find_held(source, part)),
         lost_arguments=part.ends.lost,
         internal_tensors=tuple(view.names[t] for t in made),
-        boundary_operations=_pick(nodes, boundary),
-        shared_operations=_pick(nodes, shared),
+        boundary_nodes=_pick(nodes, boundary),
+        shared_nodes=_pick(nodes, shared),
         fused_with=find_fused(source, part, shared),
         pulled_in_nodes=_pick(nodes, part.brought),
         initializers=tuple(held.name for held in hierarchy.initializers),

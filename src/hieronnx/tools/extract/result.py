@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.tools.results import Result, WrittenFile, dump_record, list_files
 
 if TYPE_CHECKING:
     import onnx
@@ -54,7 +56,7 @@ class ConstantArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtractResult:
+class ExtractResult(Result):
     """One module call as a model of its own. Nodes are those of the whole model, with their calls there.
 
     Attributes:
@@ -62,18 +64,18 @@ class ExtractResult:
         call: which of its calls it is.
         tag: the call's tag in the whole model.
         calls: how many calls the module has there.
-        operations: the nodes of the part.
+        nodes: the nodes of the part.
         inputs: the part's inputs: those that are arguments, in their order, then others.
-        results: the part's outputs: those that were returned, in their order, then others.
+        outputs: the part's outputs: those that were returned, in their order, then others.
         recorded: whether the file tells what the call received and returned.
         undeclared_inputs: the inputs that the call did not receive: what the exporter computes for several calls,
             what it cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where
             nothing was recorded.
         constant_arguments: the arguments that the part has in itself.
-        lost_arguments: those that the file has no tensor of any more.
+        lost_arguments: those whose tensors the file does not have any more.
         internal_tensors: what its nodes make and nobody outside reads.
-        boundary_operations: the nodes that read an input or make an output.
-        shared_operations: the nodes that other calls share: one node is left of several equal ones, or several became
+        boundary_nodes: the nodes that read an input or make an output.
+        shared_nodes: the nodes that other calls share: one node is left of several equal ones, or several became
             one. Their origins say which calls.
         fused_with: the calls whose work cannot be told from this one's: one node does both.
         pulled_in_nodes: the nodes from outside that came along: constants, sizes of the part's inputs, and what
@@ -83,20 +85,22 @@ class ExtractResult:
         model: the part itself, or the file that it was written to.
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("files", "input_names", "output_names")
+
     module: str
     call: int
     tag: str
     calls: int
-    operations: tuple[Node, ...]
+    nodes: tuple[Node, ...]
     inputs: tuple[PartInput, ...]
-    results: tuple[PartOutput, ...]
+    outputs: tuple[PartOutput, ...]
     recorded: bool
     undeclared_inputs: tuple[PartInput, ...]
     constant_arguments: tuple[ConstantArgument, ...]
     lost_arguments: tuple[str, ...]
     internal_tensors: tuple[str, ...]
-    boundary_operations: tuple[Node, ...]
-    shared_operations: tuple[Node, ...]
+    boundary_nodes: tuple[Node, ...]
+    shared_nodes: tuple[Node, ...]
     fused_with: tuple[CallId, ...]
     pulled_in_nodes: tuple[Node, ...]
     initializers: tuple[str, ...]
@@ -104,14 +108,24 @@ class ExtractResult:
     model: onnx.ModelProto | Path
 
     @property
-    def external_inputs(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """The names of the part's inputs."""
         return tuple(item.name for item in self.inputs)
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names of the part's outputs."""
-        return tuple(item.name for item in self.results)
+        return tuple(item.name for item in self.outputs)
+
+    @property
+    def files(self) -> tuple[WrittenFile, ...]:
+        """The part's file, the files that its weights are in, and its sidecar; none where it is in memory."""
+        return list_files(self.model, sidecar_path(self.model)) if isinstance(self.model, Path) else ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON values; `model` is the file that it was written to, or None."""
+        return {**dump_record(self, {"model"}), "model": str(self.model) if isinstance(self.model, Path) else None}
 
     def __repr__(self) -> str:
-        return f"Extraction({str(CallId(self.module, self.call))!r}: {len(self.operations)} operations)"
+        ends = f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"ExtractResult({str(CallId(self.module, self.call))!r}: {len(self.nodes)} nodes, {ends})"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
+
+from hieronnx.tools.results import Result
 
 SEVERITIES = ("error", "warning", "note")
 """From what makes a check fail to what is only worth knowing."""
@@ -31,33 +34,46 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidateResult:
+class ValidateResult(Result):
     """All that was found in one model, sorted by severity, check and place.
 
     Attributes:
         model: the file's path as it was given; `model` for a model in memory.
-        items: the findings.
+        findings: all of them.
         strict: whether warnings count as failures.
+        fixed: what was written to fix the file before it was checked.
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("passed", "counts")
+
     model: str
-    items: tuple[Finding, ...]
+    findings: tuple[Finding, ...]
     strict: bool = False
+    fixed: tuple[str, ...] = ()
 
     def __iter__(self) -> Iterator[Finding]:
-        return iter(self.items)
+        return iter(self.findings)
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self.findings)
 
     def count(self, severity: str) -> int:
         """Return how many findings are of a severity."""
-        return sum(item.severity == severity for item in self.items)
+        return sum(item.severity == severity for item in self.findings)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many findings there are of each severity."""
+        return {severity: self.count(severity) for severity in SEVERITIES}
 
     @property
     def passed(self) -> bool:
         """Whether nothing was found that counts as a failure."""
         return not self.count("error") and not (self.strict and self.count("warning"))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {severity}s" for severity, number in self.counts.items())
+        return f"ValidateResult({self.model!r}: {'passed' if self.passed else 'failed'}, {counts})"
 
 
 def collect(model: str, items: Iterable[Finding], *, strict: bool) -> ValidateResult:

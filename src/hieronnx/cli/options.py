@@ -1,0 +1,97 @@
+"""Options that several commands have, each declared once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def _combine(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+    """Make one decorator of several options, in the order in which `--help` lists them."""
+
+    def decorate(command: _Command) -> _Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def _negate(_context: click.Context, _option: click.Parameter, given: bool) -> bool:
+    return not given
+
+
+def path_argument(name: str) -> Callable[[_Command], _Command]:
+    """Declare an argument that is a path; what is wrong with it, hieronnx says itself."""
+    return click.argument(name, type=click.Path(path_type=Path))
+
+
+def threshold_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--threshold`, which may be repeated."""
+    return click.option("--threshold", "thresholds", multiple=True, metavar="CATEGORY=PERCENT", help=help_text)
+
+
+def depth_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--depth`."""
+    return click.option("--depth", type=click.IntRange(min=0), metavar="N", help=help_text)
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+writing_options = _combine(
+    click.option(
+        "-o",
+        "--output",
+        required=True,
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="The ONNX file to write.",
+    ),
+    click.option("--no-embed", "embed", is_flag=True, callback=_negate, help="Write no hierarchy into the ONNX file."),
+    click.option("--no-sidecar", "sidecar", is_flag=True, callback=_negate, help="Write no _hierarchy.json beside it."),
+    json_option,
+)
+markdown_option = click.option(
+    "--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a report, too."
+)
+all_calls_option = click.option(
+    "--all", "all_calls", is_flag=True, help="List the calls without a tag of their own, too."
+)
+exporter_option = click.option(
+    "--exporter",
+    type=click.Choice(["auto", "dynamo", "torchscript"]),
+    default="auto",
+    show_default=True,
+    help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
+)
+trust_option = click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
+input_options = _combine(
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="NAME=DTYPE[SHAPE]",
+        help="An example input, as in input_ids=int64[1,128]. May be repeated.",
+    ),
+    click.option(
+        "--input-specs",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
+    ),
+)
+model_options = _combine(
+    input_options,
+    click.option(
+        "--torch-nn",
+        default="default",
+        show_default=True,
+        metavar="default|all|none|NAMES",
+        help="Which modules of torch.nn get a tag of their own; NAMES as in Linear,Conv2d.",
+    ),
+    trust_option,
+)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from hieronnx.cli.options import exporter_option, input_options, trust_option
 
 from benchmarks.page import ROOT, describe_versions, render_table, today, use_zoo
+from hieronnx.cli.options import exporter_option, input_options, trust_option
 
 if TYPE_CHECKING:
     from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -62,11 +62,10 @@ def strategies(
     if target is None:
         measure_and_write(cases)
         return
-    from hieronnx.cli.loading import read_loading
-
     from benchmarks.score_report import render_scores, scores_to_json
     from benchmarks.scores import measure_strategies
     from hieronnx.cli.console import print_json, print_text, use_colour, working
+    from hieronnx.cli.loading import read_loading
 
     loading = read_loading(target, inputs=inputs, input_specs=input_specs, trust_remote_code=trust_remote_code)
     with working(debug=False) as report:

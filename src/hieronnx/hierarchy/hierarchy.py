@@ -97,7 +97,7 @@ class Hierarchy:
     initializers: tuple[Initializer, ...] = ()
     model: Mapping[str, Any] = field(default_factory=dict)
     """About the file: class, file, exporter, opset, inputs and outputs."""
-    policy: TagPolicy = TagPolicy()
+    policy: TagPolicy = field(default_factory=TagPolicy)
     """Which modules have a tag of their own."""
 
     def __repr__(self) -> str:

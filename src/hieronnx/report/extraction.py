@@ -19,14 +19,14 @@ def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str
     forward = _name_ends(extraction) if extraction.recorded else None
     ends = render_model(extraction.hierarchy, forward=forward, colour=colour)
     blocks = [_describe(extraction), ends, to_text(*_say(extraction))]
-    if extraction.shared_operations:
+    if extraction.shared_nodes:
         blocks.append(_render_shared(extraction, colour))
     return "\n\n".join(filter(None, blocks))
 
 
 def _describe(extraction: ExtractResult) -> str:
     name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
-    parts = [count(len(extraction.operations), "node"), count(len(extraction.initializers), "initializer")]
+    parts = [count(len(extraction.nodes), "node"), count(len(extraction.initializers), "initializer")]
     if extraction.pulled_in_nodes:
         parts.append(f"{len(extraction.pulled_in_nodes):,} of the nodes brought along from outside")
     lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
@@ -41,7 +41,7 @@ def _name_ends(extraction: ExtractResult) -> dict[tuple[str, str], str]:
     inputs = {
         ("inputs", i.name): f"← {', '.join(i.arguments)}" if i.arguments else "not received" for i in extraction.inputs
     }
-    outputs = {("outputs", o.name): _name_places(o.places) for o in extraction.results}
+    outputs = {("outputs", o.name): _name_places(o.places) for o in extraction.outputs}
     return inputs | outputs
 
 
@@ -66,7 +66,7 @@ def _say(extraction: ExtractResult) -> Iterator[str]:
     if extraction.fused_with:
         calls = _listed([str(call) or "the root" for call in extraction.fused_with])
         yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
-    unreturned = [result.name for result in extraction.results if not result.places]
+    unreturned = [result.name for result in extraction.outputs if not result.places]
     if extraction.recorded and unreturned:
         yield clean_line(f"forward did not return {_listed(unreturned)}, but others read it")
 
@@ -85,7 +85,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _render_shared(extraction: ExtractResult, colour: bool) -> str:
     table = make_table("shared node", "operator", "calls that it stands for")
-    for node in extraction.shared_operations:
+    for node in extraction.shared_nodes:
         calls = ", ".join(str(origin) or "the root" for origin in node.origins)
         table.add_row(node.name or node.output, node.op_type, Text(calls, "cyan"))
     return to_text(table, colour=colour)
@@ -95,7 +95,7 @@ def render_extractions(extractions: Sequence[ExtractResult], *, colour: bool = F
     """Render many parts, a line for each."""
     table = make_table("module", "nodes", "inputs", "outputs", "file", numbers=("nodes", "inputs", "outputs"))
     for item in extractions:
-        numbers = (len(item.operations), len(item.external_inputs), len(item.outputs))
+        numbers = (len(item.nodes), len(item.input_names), len(item.output_names))
         call = Text(str(CallId(item.module, item.call)) or "(root)", "cyan")
         table.add_row(call, *(f"{number:,}" for number in numbers), Text(str(item.model)))
     return to_text(table, colour=colour)
@@ -108,11 +108,11 @@ def extraction_to_json(extraction: ExtractResult) -> dict[str, Any]:
         "call": extraction.call,
         "tag": extraction.tag,
         "calls": extraction.calls,
-        "operations": [_name(node) for node in extraction.operations],
-        "external_inputs": list(extraction.external_inputs),
+        "nodes": [_name(node) for node in extraction.nodes],
+        "input_names": list(extraction.input_names),
         "inputs": [_input(item) for item in extraction.inputs],
-        "outputs": list(extraction.outputs),
-        "results": [{"name": item.name, "places": list(item.places)} for item in extraction.results],
+        "output_names": list(extraction.output_names),
+        "outputs": [{"name": item.name, "places": list(item.places)} for item in extraction.outputs],
         "recorded": extraction.recorded,
         "undeclared_inputs": [_input(item) for item in extraction.undeclared_inputs],
         "constant_arguments": [
@@ -121,10 +121,10 @@ def extraction_to_json(extraction: ExtractResult) -> dict[str, Any]:
         ],
         "lost_arguments": list(extraction.lost_arguments),
         "internal_tensors": list(extraction.internal_tensors),
-        "boundary_operations": [_name(node) for node in extraction.boundary_operations],
-        "shared_operations": [
+        "boundary_nodes": [_name(node) for node in extraction.boundary_nodes],
+        "shared_nodes": [
             {"name": _name(node), "op_type": node.op_type, "calls": [_call(origin) for origin in node.origins]}
-            for node in extraction.shared_operations
+            for node in extraction.shared_nodes
         ],
         "fused_with": [_call(call) for call in extraction.fused_with],
         "pulled_in_nodes": [_name(node) for node in extraction.pulled_in_nodes],

@@ -38,11 +38,11 @@ MASKED = annotated(
 
 def test_a_node_that_two_calls_share_comes_with_both() -> None:
     first, second = hieronnx.extract(MASKED, "first"), hieronnx.extract(MASKED, "second")
-    assert names(first.operations) == ["m", "a"]
-    assert names(second.operations) == ["m", "y"]
-    assert (first.external_inputs, first.outputs) == (("mask", "x"), ("a",))
-    assert (second.external_inputs, second.outputs) == (("mask", "a"), ("y",))
-    assert names(second.shared_operations) == ["m"]
+    assert names(first.nodes) == ["m", "a"]
+    assert names(second.nodes) == ["m", "y"]
+    assert (first.input_names, first.output_names) == (("mask", "x"), ("a",))
+    assert (second.input_names, second.output_names) == (("mask", "a"), ("y",))
+    assert names(second.shared_nodes) == ["m"]
     assert second.hierarchy.nodes[0].origins == (ROOT,)
 
 
@@ -62,8 +62,8 @@ def test_constants_come_along_and_are_no_outputs() -> None:
         ["first", "first", "first", "second", "second"],
     )
     first, second = hieronnx.extract(model, "first"), hieronnx.extract(model, "second")
-    assert (first.external_inputs, first.outputs) == (("x",), ("a",))
-    assert (second.external_inputs, second.outputs) == (("a",), ("y",))
+    assert (first.input_names, first.output_names) == (("x",), ("a",))
+    assert (second.input_names, second.output_names) == (("a",), ("y",))
     assert names(second.pulled_in_nodes) == ["c"]
     assert second.initializers == ("w",)
     assert second.hierarchy.nodes[0].evidence == "dataflow"
@@ -74,14 +74,14 @@ def test_what_ran_between_a_calls_nodes_belongs_to_it() -> None:
         "main (float[2] x) => (float[2] y) { a = Relu (x)  b = Neg (a)  y = Exp (b) }", ["block", "", "block"]
     )
     part = hieronnx.extract(model, "block")
-    assert (part.external_inputs, part.outputs) == (("x",), ("y",))
+    assert (part.input_names, part.output_names) == (("x",), ("y",))
     assert part.internal_tensors == ("a", "b")
-    assert names(part.boundary_operations) == ["a", "y"]
+    assert names(part.boundary_nodes) == ["a", "y"]
 
 
 def test_random_numbers_are_drawn_outside() -> None:
     text = "main (float[2] x) => (float[2] y) { r = RandomNormal <shape = [2]> ()  y = Add (x, r) }"
-    assert hieronnx.extract(annotated(text, ["", "block"]), "block").external_inputs == ("x", "r")
+    assert hieronnx.extract(annotated(text, ["", "block"]), "block").input_names == ("x", "r")
 
 
 def body_model() -> onnx.ModelProto:
@@ -114,8 +114,8 @@ def test_a_call_in_a_body_can_be_extracted(
     target: str, inputs: tuple[str, ...], outputs: tuple[str, ...], operations: list[str]
 ) -> None:
     part = hieronnx.extract(body_model(), target)
-    assert (part.external_inputs, part.outputs) == (inputs, outputs)
-    assert [node.output for node in part.operations if node.output in operations] == operations
+    assert (part.input_names, part.output_names) == (inputs, outputs)
+    assert [node.output for node in part.nodes if node.output in operations] == operations
     open_session(part.model)
 
 
@@ -160,7 +160,7 @@ def test_a_long_chain_is_cut_in_no_time() -> None:
     extractor = Extractor(annotated(model, [f"layers.{n // 10}" for n in range(size)]))
     for number in (0, 500, 999):
         part = extractor.extract(extractor.hierarchy.call_by_id[CallId(f"layers.{number}", 0)])
-        assert (part.external_inputs, part.outputs) == ((f"t{number * 10}",), (f"t{number * 10 + 10}",))
+        assert (part.input_names, part.output_names) == ((f"t{number * 10}",), (f"t{number * 10 + 10}",))
 
 
 def test_an_input_of_unknown_type_is_named() -> None:
@@ -191,7 +191,7 @@ def test_a_size_of_the_parts_own_input_comes_along() -> None:
         ["", "", "", "block", "block", "block", "block"],
     )
     part = hieronnx.extract(model, "block")
-    assert part.external_inputs == ("h", "s")
+    assert part.input_names == ("h", "s")
     assert [item.name for item in part.undeclared_inputs] == ["s"]
     assert [node.output for node in part.pulled_in_nodes] == ["k"]
 
@@ -213,12 +213,12 @@ def test_a_size_is_taken_of_the_axis_of_the_same_name() -> None:
         ["", "", "", "block", "block", "other"],
     )
     part = hieronnx.extract(model, "block")
-    assert (part.external_inputs, part.undeclared_inputs) == (("h",), ())
+    assert (part.input_names, part.undeclared_inputs) == (("h",), ())
     size = part.model.graph.node[0]
     assert (size.op_type, list(size.input), list(size.output)) == ("Shape", ["h"], ["s"])
     assert {attribute.name: attribute.i for attribute in size.attribute} == {"start": 1, "end": 2}
     other = hieronnx.extract(model, "other")
-    assert other.external_inputs == ("h", "r")
+    assert other.input_names == ("h", "r")
     assert [(item.name, item.producer and item.producer.op_type) for item in other.undeclared_inputs] == [
         ("r", "Shape")
     ]
@@ -242,9 +242,9 @@ def test_a_part_of_a_part_is_a_part_of_the_whole(name: str, exporter: str, tmp_p
             if original is None or again.find(below.id) is None:
                 continue
             first, second = whole.extract(original), again.extract(below)
-            assert names(first.operations) == names(second.operations)
-            assert set(first.external_inputs) == set(second.external_inputs)
-            assert set(first.outputs) >= set(second.outputs)
+            assert names(first.nodes) == names(second.nodes)
+            assert set(first.input_names) == set(second.input_names)
+            assert set(first.output_names) >= set(second.output_names)
 
 
 def test_the_hierarchy_of_a_part_is_rooted_at_its_module(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, CallId, Initializer, Node
 from hieronnx.tools.extract.extracting import Extractor
-from hieronnx.tools.extract.fates import explain_no_nodes
+from hieronnx.tools.extract.find import explain_no_nodes
 from support.annotated import annotated, make_hierarchy
 from support.callrecords import open_session
 from support.exports import exported
@@ -100,8 +100,8 @@ def test_what_ran_in_another_branch_never_joins_a_part() -> None:
         ["one", "two", "", "", "one"],
     )
     part = hieronnx.extract(model, "one")
-    assert [node.output for node in part.operations] == ["a", "d", "y"]
-    assert (part.external_inputs, part.outputs) == (("x", "c"), ("a", "y"))
+    assert [node.output for node in part.nodes] == ["a", "d", "y"]
+    assert (part.input_names, part.output_names) == (("x", "c"), ("a", "y"))
 
 
 def test_sizes_are_no_outputs_but_of_the_graph() -> None:
@@ -115,7 +115,7 @@ def test_sizes_are_no_outputs_but_of_the_graph() -> None:
         }
         """
     part = hieronnx.extract(annotated(text, ["block", "block", "block", ""]), "block")
-    assert part.outputs == ("h", "k")
+    assert part.output_names == ("h", "k")
 
 
 def test_parts_compose_where_a_node_of_both_is_fused() -> None:
@@ -132,8 +132,8 @@ def test_parts_compose_where_a_node_of_both_is_fused() -> None:
         ["a.relu", ("", "a.conv", "b.norm"), "b.relu"],
     )
     first, second = hieronnx.extract(model, "a"), hieronnx.extract(model, "b")
-    assert (first.external_inputs, first.outputs) == (("x",), ("r", "f"))
-    assert (second.external_inputs, second.outputs) == (("r",), ("y",))
+    assert (first.input_names, first.output_names) == (("x",), ("r", "f"))
+    assert (second.input_names, second.output_names) == (("r",), ("y",))
 
 
 def test_random_numbers_of_a_function_are_drawn_outside() -> None:
@@ -143,7 +143,7 @@ def test_random_numbers_of_a_function_are_drawn_outside() -> None:
         <domain: "l", opset_import: ["" : 21, "l" : 1]> outer () => (b) { b = l.inner () }
         <domain: "l", opset_import: ["" : 21]> inner () => (a) { a = RandomNormal <shape = [2]> () }
         """)
-    assert hieronnx.extract(annotated(model, ["", "block", "", ""]), "block").external_inputs == ("x", "r")
+    assert hieronnx.extract(annotated(model, ["", "block", "", ""]), "block").input_names == ("x", "r")
 
 
 def test_the_whole_keeps_outputs_that_no_node_makes() -> None:
@@ -152,7 +152,7 @@ def test_the_whole_keeps_outputs_that_no_node_makes() -> None:
         <float[2] w = {1.0, 2.0}> { y = Neg (x) }
         """
     part = hieronnx.extract(annotated(text, [""]), "")
-    assert (part.external_inputs, part.outputs) == (("x", "u"), ("y", "u", "w"))
+    assert (part.input_names, part.output_names) == (("x", "u"), ("y", "u", "w"))
     assert part.initializers == ("w",)
     one = np.ones(2, np.float32)
     given = open_session(part.model).run(None, {"x": one, "u": one})

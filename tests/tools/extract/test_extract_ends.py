@@ -39,7 +39,7 @@ def arguments(part: hieronnx.ExtractResult) -> list[tuple[str, tuple[str, ...]]]
 
 
 def places(part: hieronnx.ExtractResult) -> list[tuple[str, tuple[str, ...]]]:
-    return [(item.name, item.places) for item in part.results]
+    return [(item.name, item.places) for item in part.outputs]
 
 
 def undeclared_inputs(part: hieronnx.ExtractResult) -> list[str]:
@@ -57,7 +57,7 @@ def test_inputs_and_outputs_have_the_order_of_forward() -> None:
     assert part.recorded
     assert part.undeclared_inputs == ()
     other = hieronnx.extract(annotated(PAIR, PAIR_SCOPES, {"block": (["a=q", "b=p"], ["s=s", "t=t"])}), "block")
-    assert (other.external_inputs, other.outputs) == (("q", "p"), ("s", "t"))
+    assert (other.input_names, other.output_names) == (("q", "p"), ("s", "t"))
     given = open_session(other.model).run(None, {"q": np.ones(2, np.float32), "p": np.zeros(2, np.float32)})
     np.testing.assert_array_equal(given, [[0, 0], [1, 1]])
 
@@ -130,15 +130,15 @@ def test_a_shared_node_whose_result_was_received_is_left_out() -> None:
         """
     scopes: list[str | tuple[str, ...]] = [("first", "second"), "first", "second"]
     asked = hieronnx.extract(annotated(text, scopes, {"second": (["a=a", "mask=mask"], ["=y"])}), "second")
-    assert (names(asked.operations), asked.external_inputs) == (["m", "y"], ("a", "mask"))
+    assert (names(asked.nodes), asked.input_names) == (["m", "y"], ("a", "mask"))
     given = hieronnx.extract(annotated(text, scopes, {"second": (["a=a", "m=m"], ["=y"])}), "second")
-    assert (names(given.operations), given.external_inputs) == (["y"], ("a", "m"))
+    assert (names(given.nodes), given.input_names) == (["y"], ("a", "m"))
 
 
 def test_a_node_of_the_call_itself_is_never_left_out() -> None:
     text = "main (float[2] x) => (float[2] y) { h = Neg (x)  y = Exp (h) }"
     part = hieronnx.extract(annotated(text, ["block", "block"], {"block": (["a=h"], ["=y"])}), "block")
-    assert names(part.operations) == ["h", "y"]
+    assert names(part.nodes) == ["h", "y"]
 
 
 def test_a_size_is_taken_of_a_received_tensor_that_nothing_else_reads() -> None:
@@ -176,7 +176,7 @@ def test_a_constant_is_passed_on_where_calls_pass_it_on() -> None:
 def test_a_parameter_that_was_passed_is_held_by_the_part() -> None:
     text = "main (float[2] x) => (float[2] y) <float[2] w = {1.0, 2.0}> { y = Mul (x, w) }"
     part = hieronnx.extract(annotated(text, ["block"], {"block": (["query=w", "x=x"], ["=y"])}), "block")
-    assert part.external_inputs == ("x",)
+    assert part.input_names == ("x",)
     assert part.constant_arguments == (ConstantArgument("query", "w", None),)
     assert part.initializers == ("w",)
 
@@ -194,7 +194,7 @@ def test_calls_that_one_node_stands_for_are_named(exporter: str) -> None:
         tuple(replace(item, arguments=()) for item in conv.inputs),
     )
     assert [item.arguments for item in conv.inputs] == [("input",)]
-    assert [item.places for item in (*conv.results, *norm.results)] == [(), ("",)]
+    assert [item.places for item in (*conv.outputs, *norm.outputs)] == [(), ("",)]
     assert norm.lost_arguments == ("input",)
     assert "fused with 'norm': nodes of the part do the work of both" in render_extraction(conv)
 
@@ -293,6 +293,6 @@ def test_json_has_what_was_received_and_returned(pair: Path) -> None:
     producer = {"name": "p", "op_type": "Neg", "module": "", "call": 0}
     assert found["undeclared_inputs"] == [{"name": "p", "arguments": [], "producer": producer}]
     assert [item["arguments"] for item in found["inputs"]] == [["right"], []]
-    assert found["results"] == [{"name": "t", "places": ["0"]}, {"name": "s", "places": []}]
+    assert found["outputs"] == [{"name": "t", "places": ["0"]}, {"name": "s", "places": []}]
     assert (found["lost_arguments"], found["constant_arguments"], found["fused_with"]) == (["left"], [], [])
     assert found["recorded"] is True

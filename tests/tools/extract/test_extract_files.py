@@ -35,9 +35,7 @@ def test_a_written_part_has_the_weights_that_it_needs_and_no_others(exporter: st
     path = tmp_path / "part.onnx"
     part = hieronnx.extract(whole, "pooler", output=path)
     held = hieronnx.extract(whole, "pooler")
-    feeds = {
-        name: np.random.default_rng(0).standard_normal((2, 8, 32)).astype(np.float32) for name in part.external_inputs
-    }
+    feeds = {name: np.random.default_rng(0).standard_normal((2, 8, 32)).astype(np.float32) for name in part.input_names}
     np.testing.assert_array_equal(run_part(path, feeds), open_session(held.model).run(None, feeds))
     external = exporter == "dynamo"
     assert {p.name for p in tmp_path.iterdir()} == {"part.onnx", "part_hierarchy.json"} | (
@@ -81,7 +79,7 @@ def test_models_in_memory_give_the_same_part(tmp_path: Path) -> None:
     proto = onnx.load(path)
     parts = [hieronnx.extract(model, "pooler") for model in (path, proto, ir.load(path), ir.from_proto(proto))]
     for part in parts[1:]:
-        assert part.external_inputs == parts[0].external_inputs
+        assert part.input_names == parts[0].input_names
         contents = [
             [(t.name, numpy_helper.to_array(t).tobytes()) for t in p.model.graph.initializer] for p in (part, parts[0])
         ]
@@ -160,7 +158,7 @@ def test_the_command_writes_json(bert: Path) -> None:
     found = json.loads(run("encoder.layer.1", "-o", "layer.onnx", "--json").stdout)
     assert found["model"] == "layer.onnx"
     assert (found["module"], found["call"], found["undeclared_inputs"]) == ("encoder.layer.1", 0, [])
-    assert found["shared_operations"][0]["calls"] == [
+    assert found["shared_nodes"][0]["calls"] == [
         {"module": f"encoder.layer.{n}.attention.self", "call": 0} for n in (0, 1)
     ]
     assert [Path(file["path"]).name for file in found["files"]] == [

@@ -75,8 +75,8 @@ def test_a_part_computes_what_the_whole_does(made: Made) -> None:
         part = extractor.extract(call)
         assert isinstance(part.model, onnx.ModelProto)
         onnx.checker.check_model(part.model, full_check=True)
-        given = open_session(part.model).run(None, {name: tensors[name] for name in part.external_inputs})
-        for name, array in zip(part.outputs, given, strict=True):
+        given = open_session(part.model).run(None, {name: tensors[name] for name in part.input_names})
+        for name, array in zip(part.output_names, given, strict=True):
             assert identical(array, tensors[name])
 
 
@@ -93,7 +93,7 @@ def test_inputs_are_arguments_or_listed(made: Made) -> None:
         for item in part.inputs:
             assert received.issuperset(item.arguments)
             assert bool(item.arguments) == (item not in part.undeclared_inputs) or not part.recorded
-        own = {node.output for node in part.operations}
+        own = {node.output for node in part.nodes}
         made_and_returned = {item.tensor for item in call.returned or () if item.tensor in own}
-        kept = {node.output for node in part.operations if node not in part.pulled_in_nodes}
-        assert made_and_returned & kept <= set(part.outputs)
+        kept = {node.output for node in part.nodes if node not in part.pulled_in_nodes}
+        assert made_and_returned & kept <= set(part.output_names)

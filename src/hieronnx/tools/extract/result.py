@@ -62,18 +62,18 @@ class ExtractResult:
         call: which of its calls it is.
         tag: the call's tag in the whole model.
         calls: how many calls the module has there.
-        operations: the nodes of the part.
+        nodes: the nodes of the part.
         inputs: the part's inputs: those that are arguments, in their order, then others.
-        results: the part's outputs: those that were returned, in their order, then others.
+        outputs: the part's outputs: those that were returned, in their order, then others.
         recorded: whether the file tells what the call received and returned.
         undeclared_inputs: the inputs that the call did not receive: what the exporter computes for several calls,
             what it cancelled work against, what a module took from elsewhere than its arguments. Sizes alone where
             nothing was recorded.
         constant_arguments: the arguments that the part has in itself.
-        lost_arguments: those that the file has no tensor of any more.
+        lost_arguments: those whose tensors the file does not have any more.
         internal_tensors: what its nodes make and nobody outside reads.
-        boundary_operations: the nodes that read an input or make an output.
-        shared_operations: the nodes that other calls share: one node is left of several equal ones, or several became
+        boundary_nodes: the nodes that read an input or make an output.
+        shared_nodes: the nodes that other calls share: one node is left of several equal ones, or several became
             one. Their origins say which calls.
         fused_with: the calls whose work cannot be told from this one's: one node does both.
         pulled_in_nodes: the nodes from outside that came along: constants, sizes of the part's inputs, and what
@@ -87,16 +87,16 @@ class ExtractResult:
     call: int
     tag: str
     calls: int
-    operations: tuple[Node, ...]
+    nodes: tuple[Node, ...]
     inputs: tuple[PartInput, ...]
-    results: tuple[PartOutput, ...]
+    outputs: tuple[PartOutput, ...]
     recorded: bool
     undeclared_inputs: tuple[PartInput, ...]
     constant_arguments: tuple[ConstantArgument, ...]
     lost_arguments: tuple[str, ...]
     internal_tensors: tuple[str, ...]
-    boundary_operations: tuple[Node, ...]
-    shared_operations: tuple[Node, ...]
+    boundary_nodes: tuple[Node, ...]
+    shared_nodes: tuple[Node, ...]
     fused_with: tuple[CallId, ...]
     pulled_in_nodes: tuple[Node, ...]
     initializers: tuple[str, ...]
@@ -104,14 +104,14 @@ class ExtractResult:
     model: onnx.ModelProto | Path
 
     @property
-    def external_inputs(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         """The names of the part's inputs."""
         return tuple(item.name for item in self.inputs)
 
     @property
-    def outputs(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names of the part's outputs."""
-        return tuple(item.name for item in self.results)
+        return tuple(item.name for item in self.outputs)
 
     def __repr__(self) -> str:
-        return f"Extraction({str(CallId(self.module, self.call))!r}: {len(self.operations)} operations)"
+        return f"ExtractResult({str(CallId(self.module, self.call))!r}: {len(self.nodes)} nodes)"

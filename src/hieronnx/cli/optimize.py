@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from hieronnx.cli.carried import carried_options, show_carried
 from hieronnx.cli.console import working
+
+if TYPE_CHECKING:
+    from hieronnx.tools.adapters.optimizers import Optimizer
 
 
 @click.command("optimize", short_help="Run an optimizer or simplifier, and keep the hierarchy.")
@@ -26,7 +30,7 @@ def optimize_command(
     /,
     model: Path,
     output: Path,
-    tool: str,
+    tool: Optimizer,
     no_embed: bool,
     no_sidecar: bool,
     as_json: bool,

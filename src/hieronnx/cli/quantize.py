@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hieronnx.cli.carried import carried_options, show_carried
 from hieronnx.cli.console import working
+
+if TYPE_CHECKING:
+    from hieronnx.tools.adapters.quantizers import Quantizer
 
 
 @click.command("quantize", short_help="Run a quantizer, all but chosen modules, and keep the hierarchy.")
@@ -47,7 +50,7 @@ def quantize_command(
     /,
     model: Path,
     output: Path,
-    tool: str,
+    tool: Quantizer,
     exclude: tuple[str, ...],
     calibration: Path | None,
     random_calibration: int | None,

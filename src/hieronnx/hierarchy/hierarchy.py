@@ -11,7 +11,7 @@ from typing import Any
 from hieronnx.errors import check_known
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_call, find_calls
+from hieronnx.hierarchy.targets import find_call, find_calls, select_calls
 
 
 class CallTree:
@@ -157,6 +157,14 @@ class Hierarchy:
             InputError: If it names none.
         """
         return find_calls(self.calls, self.modules, target)
+
+    def select_calls(self, pattern: str) -> set[CallId]:
+        """Select every call that a pattern matches; a module's path alone stands for all its calls.
+
+        Raises:
+            InputError: If it matches none.
+        """
+        return select_calls(self.calls, self.modules, pattern)
 
     def nodes_in(self, target: str) -> tuple[Node, ...]:
         """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.

@@ -41,6 +41,15 @@ def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str
     return [call for call in calls if call.id in outermost]
 
 
+def select_calls(calls: Sequence[Call], modules: Mapping[str, Module], pattern: str) -> set[CallId]:
+    """Select every call that a pattern matches; a module's path alone stands for all its calls.
+
+    Raises:
+        InputError: If it matches none.
+    """
+    return match_calls(calls, pattern) or {call.id for call in find_calls(calls, modules, pattern)}
+
+
 def match_calls(calls: Sequence[Call], pattern: str) -> set[CallId]:
     """Return the calls whose path, path@n, attribute path or own tag a glob matches."""
     return {call.id for call in calls if any(fnmatchcase(name, pattern) for name in _names(call))}

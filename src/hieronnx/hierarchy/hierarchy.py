@@ -31,8 +31,8 @@ class CallTree:
             below = self.children[call]
             last = len(below) - 1
             pending += (
-                (child, indent + stem, "└─ " if place == last else "├─ ", "   " if place == last else "│  ")
-                for place, child in reversed(list(enumerate(below)))
+                (child, indent + stem, "└─ " if position == last else "├─ ", "   " if position == last else "│  ")
+                for position, child in reversed(list(enumerate(below)))
             )
         return "\n".join(lines)
 
@@ -47,11 +47,11 @@ class CallTree:
 
     def depth(self, call: CallId) -> int:
         """Return how many calls are above this one."""
-        known = self._depths.get(call)
-        if known is None:
+        depth = self._depths.get(call)
+        if depth is None:
             parent = self._parents[call]
-            known = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
-        return known
+            depth = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
+        return depth
 
     def ancestors(self, call: CallId) -> Iterator[CallId]:
         """Yield a call and those above it, up to the root."""

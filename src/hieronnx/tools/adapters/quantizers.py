@@ -74,9 +74,9 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
     The tool quantizes a tensor for one of its readers, and all of them read the result.
     """
     before, after = (onnx.load(path, load_external_data=False) for path in (source, target))
-    names, held = set(excluded), {tensor.name for tensor in before.graph.initializer}
+    names, initializers = set(excluded), {tensor.name for tensor in before.graph.initializer}
     old = {node.name: node for node in before.graph.node if node.name in names}
-    restorable = held | {output for node in old.values() for output in node.output}
+    restorable = initializers | {output for node in old.values() for output in node.output}
     restored = set()
     for node in after.graph.node:
         for position, name in enumerate(old[node.name].input if node.name in old else ()):
@@ -85,7 +85,7 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
                 restored.add(name)
     if not restored:
         return
-    missing = (restored & held) - {tensor.name for tensor in after.graph.initializer}
+    missing = (restored & initializers) - {tensor.name for tensor in after.graph.initializer}
     after.graph.initializer.extend(_load_floats(source, missing).values())
     target.write_bytes(after.SerializeToString())
 
@@ -126,8 +126,8 @@ def _convert_to_half(
 
 def _restore_weights(source: Path, graph: onnx.GraphProto) -> None:
     """Put the weights themselves in place of the Casts that would make them float again, after they were rounded."""
-    held = {tensor.name for tensor in graph.initializer}
-    casts = {n.output[0]: n.input[0] for n in graph.node if n.name.endswith(_TO_FLOAT) and n.input[0] in held}
+    initializers = {tensor.name for tensor in graph.initializer}
+    casts = {n.output[0]: n.input[0] for n in graph.node if n.name.endswith(_TO_FLOAT) and n.input[0] in initializers}
     floats = _load_floats(source, set(casts.values()))
     for output, name in casts.items():
         restored = graph.initializer.add()

@@ -1,4 +1,4 @@
-"""How large a model's initializers are, and which modules they belong to."""
+"""The sizes of a model's initializers, and the modules that they belong to."""
 
 from __future__ import annotations
 

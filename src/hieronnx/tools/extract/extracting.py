@@ -150,12 +150,12 @@ def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str
         rebased: Its modules and calls.
         taken: The names that its tensors have.
     """
-    held = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
+    parameters = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
     names: dict[str, str] = {}
     for tensor in part.initializers:
         old = source.view.names[tensor]
         # Without a sidecar, what holds a parameter is known by its name alone.
-        parameter = held.get(old) if source.hierarchy.initializers else old
+        parameter = parameters.get(old) if source.hierarchy.initializers else old
         new = old if parameter is None else rebase_parameter(parameter, rebased)
         if new != old and new not in taken:
             names[old] = new

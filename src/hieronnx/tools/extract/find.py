@@ -142,9 +142,9 @@ def explain_no_nodes(hierarchy: Hierarchy, call: CallId) -> str:
 def _guess_fate(hierarchy: Hierarchy, module: Module) -> str:
     """Say what can have become of a module's work, by its parameters alone."""
     prefix = f"{module.path}." if module.path else ""
-    held = [i.name for i in hierarchy.initializers if i.parameter and i.parameter.startswith(prefix)]
-    if held:
-        return f": others do its work with {_listed('initializer', held)}"
+    weights = [i.name for i in hierarchy.initializers if i.parameter and i.parameter.startswith(prefix)]
+    if weights:
+        return f": others do its work with {_listed('initializer', weights)}"
     removed = "what it returned was folded into a constant, or cancelled against a neighbour, or nothing reads it"
     if module.parameter_count:
         return f", nor its parameters: {removed}"

@@ -1,4 +1,4 @@
-"""The model that parts are taken out of, with what its parts ask of it, each found once for all of them."""
+"""The model that parts are taken out of, with the facts that its parts need, each derived once for all of them."""
 
 from __future__ import annotations
 

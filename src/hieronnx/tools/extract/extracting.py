@@ -131,7 +131,8 @@ class Extractor:
         model = build_model(source, part, self._types)
         rebased = rebase_calls(self.hierarchy, call.id)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
-        rename_tensors(model, names)
+        if names:
+            rename_tensors(model, names)
         weights, inner = find_weights(source, part, names), find_inner_weights(source, model)
         hierarchy = rebase_hierarchy(source, part, rebased, names)
         if output is None:

@@ -8,8 +8,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from hieronnx.errors import HieronnxError
-from hieronnx.graph.shapes import infer_types
-from hieronnx.graph.shapes.inferring import _copy_structure
+from hieronnx.graph.shapes import _copy_structure, infer_types
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
 

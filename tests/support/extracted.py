@@ -22,7 +22,7 @@ from torch import nn
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.extract.extracting import Extractor
-from hieronnx.tools.extract.find import Part
+from hieronnx.tools.extract.find import Part, explain_no_nodes
 from hieronnx.tools.extract.result import ExtractResult, PartInput
 from support.callrecords import (
     Arrays,
@@ -94,7 +94,7 @@ class PartCheck:
             name = str(call.id) or "<root>"
             part = self.extractor.find(call.id)
             if part is None:
-                verdicts.empty[name] = self.extractor.explain_no_nodes(call.id)
+                verdicts.empty[name] = explain_no_nodes(self.extractor.hierarchy, call.id)
                 continue
             try:
                 self._check(name, part, verdicts)
@@ -219,7 +219,7 @@ class PartCheck:
         """
         record = self._record(part.call, step)
         assert record is not None
-        calls = self.extractor.source.below(part.call)
+        calls = self.extractor.hierarchy.tree.below(part.call)
         made = [a for below in calls for a in self.eager.made.get(self._run_of(below, step), ())]
         return any(self._equal(a, array) for a in record.received) or any(self._same_numbers(a, array) for a in made)
 
@@ -234,7 +234,7 @@ class PartCheck:
 
     def _sharers(self, part: Part, concerns: Callable[[int], bool]) -> list[CallId]:
         """Return the calls that have part in the nodes in question, if others than this one have part in all."""
-        nodes, below = self.extractor.source.attributions, set(self.extractor.source.below(part.call))
+        nodes, below = self.extractor.source.attributions, set(self.extractor.hierarchy.tree.below(part.call))
         origins = [nodes[index].origins for index in part.region if concerns(index)]
         if any(below.issuperset(found) for found in origins):
             return []
@@ -248,8 +248,8 @@ class PartCheck:
         """Every tensor that the call returned is an output, where the call's nodes make it and somebody reads it."""
         source, view = self.extractor.source, self._view
         bodies = set(source.bodies_below(part.region))
-        inside = {*part.nodes, *(i for graph in bodies for i in source.nodes_in.get(graph, ()))}
-        own = {i for below in source.below(part.call) for i in source.nodes_of.get(below, ())}
+        inside = {*part.nodes, *(i for graph in bodies for i in view.nodes_in[graph])}
+        own = {i for below in source.hierarchy.tree.below(part.call) for i in source.nodes_of.get(below, ())}
         made = [t for i in sorted(own) if view.nodes[i].graph not in bodies for t in self._outputs(i)]
         for tensor in made:
             if tensor in part.outputs or not self._leaves(tensor, inside):
@@ -263,14 +263,14 @@ class PartCheck:
         """Say whether anybody outside reads a tensor."""
         source = self.extractor.source
         owners = [self._view.graphs[graph].owner for graph in source.returned_by.get(tensor, ())]
-        return not inside.issuperset(source.readers[tensor]) or any(o is None or o not in inside for o in owners)
+        return not inside.issuperset(self._view.consumers[tensor]) or any(o is None or o not in inside for o in owners)
 
     # Nodes ---------------------------------------------------------------------------------------------
 
     def _check_nodes(self, name: str, part: Part, verdicts: Verdicts) -> None:
         """Every node is the call's, or needs no values, or ran in a call above between two nodes of the part."""
         source = self.extractor.source
-        below, above = set(source.below(part.call)), set(source.hierarchy.tree.ancestors(part.call))
+        below, above = set(source.hierarchy.tree.below(part.call)), set(source.hierarchy.tree.ancestors(part.call))
         nodes = source.attributions
         own = [i for i in part.nodes if below.intersection((nodes[i].scope, *nodes[i].origins))]
         foreign = [i for i in part.nodes if i not in set(own) and not self._valueless.issuperset(self._outputs(i))]
@@ -319,7 +319,7 @@ class PartCheck:
     def find_misfits(self) -> list[str]:
         """Return what a part reads of a sibling that the sibling's part does not give."""
         source, misfits = self.extractor.source, []
-        for children in source.calls_below.values():
+        for children in source.hierarchy.tree.children.values():
             parts = [part for child in children if (part := self.extractor.find(child)) is not None]
             makers = {t: part for part in parts for i in part.region for t in self._view.nodes[i].outputs}
             for part in parts:
@@ -331,7 +331,7 @@ class PartCheck:
     def composable(self) -> list[CallId]:
         """Return the calls of the main graph that have no nodes but those of the calls that they make."""
         found = []
-        for call, children in self.extractor.source.calls_below.items():
+        for call, children in self.extractor.hierarchy.tree.children.items():
             part = self.extractor.find(call)
             parts = [below for child in children if (below := self.extractor.find(child)) is not None]
             if part is not None and part.graphs == {0} and len(parts) > 1:
@@ -345,7 +345,7 @@ class PartCheck:
         whole = self.extractor.find(call)
         assert whole is not None
         known = {name: self._value(whole, name, 0) for name in map(self._view.names.__getitem__, whole.inputs)}
-        for child in self.extractor.source.calls_below[call]:
+        for child in self.extractor.hierarchy.tree.children[call]:
             part = self.extractor.find(child)
             if part is not None:
                 extraction, session = self._open(part)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import cast
 
 import onnx_ir as ir
@@ -46,7 +47,7 @@ class _ViewBuilder:
         self._visit, self._content = visit, content
         self._numbers: dict[ir.Value, int] = {}
         self._names: list[dict[str, int]] = []
-        """For each graph around the place the numbers of its tensors by name."""
+        """For each graph that is being walked, the outermost first, the numbers of its tensors by name."""
 
     def add_graph(self, graph: ir.Graph, key: str, label: str, owner: int | None) -> int:
         view = self.view
@@ -83,22 +84,19 @@ class _ViewBuilder:
         captures = self._captures(bodies, start, known) if bodies else ()
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         op += f":{node.overload}" if node.overload else ""
-        made = ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
-        index = view.add_node(made)
+        index = view.add_node(
+            ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)
+        )
         for body in bodies:
-            old = view.graphs[body]
-            view.graphs[body] = ViewGraph(old.key, old.label, index, old.inputs, old.outputs)
+            view.graphs[body] = replace(view.graphs[body], owner=index)
         if self._visit is not None:
             self._visit(index, node)
 
     def _captures(self, bodies: Sequence[int], start: int, known: int) -> tuple[int, ...]:
         """Return what the bodies' nodes (those from `start`) read of the tensors that came before them."""
-        found: dict[int, None] = {}
-        for node in self.view.nodes[start:]:
-            found.update(dict.fromkeys(t for t in node.inputs if 0 <= t < known))
-        for body in bodies:
-            found.update(dict.fromkeys(t for t in self.view.graphs[body].outputs if t < known))
-        return tuple(found)
+        read = [t for node in self.view.nodes[start:] for t in node.inputs]
+        read += (t for body in bodies for t in self.view.graphs[body].outputs)
+        return tuple(dict.fromkeys(t for t in read if 0 <= t < known))
 
     def _number(self, value: ir.Value, graph: int) -> int:
         number = self._numbers.get(value)

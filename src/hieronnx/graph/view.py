@@ -115,6 +115,10 @@ class Flow:
     constant: list[bool]
     size: list[bool]
 
+    def is_data(self, tensor: int) -> bool:
+        """Say whether a tensor is made of the values of what is fed: it is neither literal nor a size."""
+        return not (self.literal[tensor] or self.size[tensor])
+
 
 @dataclass
 class View:
@@ -190,9 +194,9 @@ class View:
         """Return what identifies a tensor in its file: its graph's key and its name."""
         return self.graphs[self.tensor_graphs[tensor]].key, self.names[tensor]
 
-    def find_tensor(self, graph: str, name: str) -> int | None:
-        """Return the tensor of this name in the graph of this key."""
-        return self._tensors.get((graph, name))
+    def find_tensor(self, graph: str, name: str | None) -> int | None:
+        """Return the tensor of this name in the graph of this key; None where there is none."""
+        return None if name is None else self._tensors.get((graph, name))
 
     @cached_property
     def _tensors(self) -> dict[tuple[str, str], int]:

@@ -7,12 +7,14 @@ the keys above it before a `/`), `domain::name` for a function.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import onnx_ir as ir
 
 if TYPE_CHECKING:
     import onnx
+
+_GraphT = TypeVar("_GraphT", "onnx.GraphProto", "onnx.FunctionProto")
 
 
 def body_key(parent: str, output: str, label: str) -> str:
@@ -76,18 +78,19 @@ def proto_bodies(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield f"{attribute.name}.{index}", body
 
 
+def walk_bodies(graph: _GraphT, key: str = "") -> Iterator[tuple[str, _GraphT | onnx.GraphProto]]:
+    """Yield a graph and the bodies in it, in the order of the file, each with its key."""
+    yield key, graph
+    for node in graph.node:
+        for label, body in proto_bodies(node):
+            yield from walk_bodies(body, body_key(key, first_name(node.output), label))
+
+
 def walk_protos(model: onnx.ModelProto) -> Iterator[tuple[str, onnx.GraphProto | onnx.FunctionProto]]:
-    """Yield every graph of a model with its key: the main graph, functions, and the bodies in them."""
-    pending: list[tuple[str, onnx.GraphProto | onnx.FunctionProto]] = [
-        *((function_key(f.domain, f.name, f.overload), f) for f in reversed(model.functions)),
-        ("", model.graph),
-    ]
-    while pending:
-        key, graph = pending.pop()
-        yield key, graph
-        for node in graph.node:
-            output = first_name(node.output)
-            pending += ((body_key(key, output, label), body) for label, body in proto_bodies(node))
+    """Yield every graph of a model with its key: the main graph, functions, and the bodies after what they are in."""
+    yield from walk_bodies(model.graph)
+    for function in model.functions:
+        yield from walk_bodies(function, function_key(function.domain, function.name, function.overload))
 
 
 def walk_attribute_tensors(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:

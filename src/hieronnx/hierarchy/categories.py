@@ -24,13 +24,9 @@ class Category:
     critical: bool = False
 
 
-def _by_name(*categories: Category) -> Mapping[str, Category]:
-    return MappingProxyType({category.name: category for category in categories})
-
-
 # Critical work 95, structure 85. The rest depends on context: exporters and optimizers add such nodes of
 # their own accord (constants, casts, quantizers), so that a lower share is no sign of a fault.
-CATEGORIES: Mapping[str, Category] = _by_name(
+_CATEGORIES = (
     Category("mathematical", 95, critical=True),
     Category("neural_network_layers", 95, critical=True),
     Category("activation", 95, critical=True),
@@ -48,6 +44,7 @@ CATEGORIES: Mapping[str, Category] = _by_name(
     Category("random", 80),
     Category("other", 60),
 )
+CATEGORIES: Mapping[str, Category] = MappingProxyType({category.name: category for category in _CATEGORIES})
 
 # The standard domains: ai.onnx, ai.onnx.ml, ai.onnx.preview and ai.onnx.preview.training. Their names do
 # not clash. Deprecated operators stay, for old files have them.
@@ -152,27 +149,14 @@ _RUNTIME: Mapping[str, str] = {
 
 # Private domains may reuse a name for something else, so that only these are looked up.
 DOMAINS = frozenset(
-    {
-        "",
-        "ai.onnx",
-        "ai.onnx.ml",
-        "ai.onnx.preview",
-        "ai.onnx.preview.training",
-        "com.microsoft",
-        "com.microsoft.nchwc",
-        "com.ms.internal.nhwc",
-    }
+    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"}
+    | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 )
 
 
-def _merge() -> Mapping[str, tuple[str, ...]]:
-    return MappingProxyType(
-        {name: tuple(f"{_STANDARD.get(name, '')} {_RUNTIME.get(name, '')}".split()) for name in CATEGORIES}
-    )
-
-
-OPERATORS: Mapping[str, tuple[str, ...]] = _merge()
-
+OPERATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {name: tuple(f"{_STANDARD.get(name, '')} {_RUNTIME.get(name, '')}".split()) for name in CATEGORIES}
+)
 _CATEGORY_OF: Mapping[str, str] = MappingProxyType(
     {operator: category for category, operators in OPERATORS.items() for operator in operators}
 )

@@ -11,7 +11,7 @@ from typing import Any
 from hieronnx.errors import check_known
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_call, find_calls
+from hieronnx.hierarchy.targets import find_call, find_calls, select_calls
 
 
 class CallTree:
@@ -31,8 +31,8 @@ class CallTree:
             below = self.children[call]
             last = len(below) - 1
             pending += (
-                (child, indent + stem, "└─ " if place == last else "├─ ", "   " if place == last else "│  ")
-                for place, child in reversed(list(enumerate(below)))
+                (child, indent + stem, "└─ " if position == last else "├─ ", "   " if position == last else "│  ")
+                for position, child in reversed(list(enumerate(below)))
             )
         return "\n".join(lines)
 
@@ -47,11 +47,11 @@ class CallTree:
 
     def depth(self, call: CallId) -> int:
         """Return how many calls are above this one."""
-        known = self._depths.get(call)
-        if known is None:
+        depth = self._depths.get(call)
+        if depth is None:
             parent = self._parents[call]
-            known = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
-        return known
+            depth = self._depths[call] = 0 if parent is None else self.depth(parent) + 1
+        return depth
 
     def ancestors(self, call: CallId) -> Iterator[CallId]:
         """Yield a call and those above it, up to the root."""
@@ -157,6 +157,14 @@ class Hierarchy:
             InputError: If it names none.
         """
         return find_calls(self.calls, self.modules, target)
+
+    def select_calls(self, pattern: str) -> set[CallId]:
+        """Select every call that a pattern matches; a module's path alone stands for all its calls.
+
+        Raises:
+            InputError: If it matches none.
+        """
+        return select_calls(self.calls, self.modules, pattern)
 
     def nodes_in(self, target: str) -> tuple[Node, ...]:
         """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.

@@ -1,4 +1,4 @@
-"""Which calls have a line of their own in a tree of calls, and what lies below each."""
+"""The rows of a tree of calls: the calls that have a line of their own, and what lies below each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
-from hieronnx.hierarchy.targets import find_outermost, match_calls
+from hieronnx.hierarchy.targets import find_outermost
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: 
     Raises:
         InputError: If the pattern matches nothing.
     """
-    matched = match_calls(hierarchy.calls, "*" if pattern is None else pattern)
-    if pattern is not None and not matched:
-        matched = {call.id for call in hierarchy.find_calls(pattern)}
+    matched = hierarchy.select_calls("*" if pattern is None else pattern)
     listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
     if pattern is not None:
         listed |= matched  # what was asked for is shown, tag or not

@@ -75,12 +75,12 @@ def parse_tag(tag: str) -> tuple[Segment, ...]:
     Raises:
         InputError: If the text is not a tag.
     """
-    matched = [_SEGMENT.fullmatch(part) for part in tag[1:].split("/")] if tag.startswith("/") else [None]
+    matches = [_SEGMENT.fullmatch(part) for part in tag[1:].split("/")] if tag.startswith("/") else [None]
     segments = []
-    for found in matched:
-        if found is None:
+    for match in matches:
+        if match is None:
             raise InputError(f"{tag!r} is not a tag; a tag looks like /Model/Encoder/Layer.0 or /Model/Cell@1")
-        segments.append(Segment(unescape(found["name"]), unescape(found["suffix"] or ""), int(found["index"] or 0)))
+        segments.append(Segment(unescape(match["name"]), unescape(match["suffix"] or ""), int(match["index"] or 0)))
     return tuple(segments)
 
 

@@ -1,6 +1,6 @@
 """Selecting calls by the names that people give them: tags, module paths, `path@n`, and globs over these.
 
-Every command that takes a target or a pattern selects by these rules.
+Every command that takes a target or a pattern selects by these rules. What names no call is an InputError.
 """
 
 from __future__ import annotations
@@ -14,11 +14,7 @@ from hieronnx.hierarchy.records import Call, CallId, Module
 
 
 def find_call(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> Call:
-    """Find the one call that a target names; a module's path alone names its first call.
-
-    Raises:
-        InputError: If the target names none, or several.
-    """
+    """Find the one call that a target names; a module's path alone names its first call."""
     selected = find_calls(calls, modules, target)
     if len(selected) > 1:
         names = list_some([str(call.id) or "the root" for call in selected], 8)
@@ -27,11 +23,7 @@ def find_call(calls: Sequence[Call], modules: Mapping[str, Module], target: str)
 
 
 def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> list[Call]:
-    """Find the calls that a target names: exactly, or else as a glob; of those inside one another the outermost.
-
-    Raises:
-        InputError: If it names none.
-    """
+    """Find the calls that a target names: exactly, or else as a glob; of those inside one another the outermost."""
     if exact := _find_exact(calls, modules, target):
         return [exact]
     matched = match_calls(calls, target)
@@ -39,6 +31,11 @@ def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str
         raise InputError(f"no module call '{target}'; {_suggest(calls, modules, target)}")
     outermost = find_outermost(calls, matched)
     return [call for call in calls if call.id in outermost]
+
+
+def select_calls(calls: Sequence[Call], modules: Mapping[str, Module], pattern: str) -> set[CallId]:
+    """Select every call that a pattern matches; a module's path alone stands for all its calls."""
+    return match_calls(calls, pattern) or {call.id for call in find_calls(calls, modules, pattern)}
 
 
 def match_calls(calls: Sequence[Call], pattern: str) -> set[CallId]:

@@ -9,23 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from hieronnx.errors import check_known
-from hieronnx.files.opening import open_model, require_hierarchy
-from hieronnx.files.writing import check_output, list_own_files
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.adapters.files import reporting_failures, working_folder
-from hieronnx.tools.adapters.optimizers import OPTIMIZERS
-from hieronnx.tools.carry import CarryResult, carry_temporary
-
-_LAST_LEVEL = "ort-all"
-_OF_RUNTIME = "com.microsoft"
+from hieronnx.tools.adapters.optimizers import OPTIMIZERS, Optimizer
+from hieronnx.tools.adapters.running import run_tool
+from hieronnx.tools.carry import CarryResult
 
 
 def optimize(
     model: ModelLike,
     *,
     output: str | os.PathLike[str],
-    tool: str,
+    tool: Optimizer,
     embed: bool = True,
     sidecar: bool = True,
     progress: Callable[[str], None] | None = None,
@@ -51,24 +46,20 @@ def optimize(
         1.0
     """
     check_known("tool", tool, OPTIMIZERS)
-    destination, report = Path(output), progress or (lambda _stage: None)
-    opened = open_model(model)
-    require_hierarchy(opened.hierarchy, opened.path, opened.model)
-    check_output(destination, list_own_files(model))
-    with working_folder(model, destination) as (source, made):
-        report(f"running {tool}")
-        with reporting_failures(tool):
-            OPTIMIZERS[tool](source, made, **options)
-        report("carrying the hierarchy")
-        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
-    return replace(result, notes=(*result.notes, *_note(tool, result.hierarchy)))
+
+    def run(source: Path, made: Path, _: Hierarchy) -> tuple[str, ...]:
+        OPTIMIZERS[tool](source, made, **options)
+        return ()
+
+    result = run_tool(model, output, tool, run, embed=embed, sidecar=sidecar, progress=progress)
+    return replace(result, notes=(*result.notes, *_note_portability(tool, result.hierarchy)))
 
 
-def _note(tool: str, hierarchy: Hierarchy) -> Iterator[str]:
-    if tool == _LAST_LEVEL:
+def _note_portability(tool: str, hierarchy: Hierarchy) -> Iterator[str]:
+    if tool == "ort-all":
         yield (
             "ONNX Runtime chose some operators for the processor of this machine; "
             "on others the file may be slow, or not run at all"
         )
-    elif any(node.domain.startswith(_OF_RUNTIME) for node in hierarchy.nodes):
+    elif any(node.domain.startswith("com.microsoft") for node in hierarchy.nodes):
         yield "the file has operators of ONNX Runtime's own, which other runtimes do not know"

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hieronnx.errors import InputError, check_known
-from hieronnx.files.opening import open_model, require_hierarchy
-from hieronnx.files.writing import check_output, list_own_files
+from hieronnx.errors import InputError, check_known, list_some
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Call, CallId, Node
+from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.tools.adapters.calibration import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
-from hieronnx.tools.adapters.copying import Copy, copy_for_tool
-from hieronnx.tools.adapters.files import reporting_failures, working_folder
-from hieronnx.tools.adapters.quantizers import QUANTIZERS
-from hieronnx.tools.carry import CarryResult, carry_temporary
-
-_FEW = 3
+from hieronnx.tools.adapters.quantizers import QUANTIZERS, Quantizer
+from hieronnx.tools.adapters.running import copy_for_tool, run_tool
+from hieronnx.tools.carry import CarryResult
 
 
 def quantize(
     model: ModelLike,
     *,
     output: str | os.PathLike[str],
-    tool: str,
+    tool: Quantizer,
     exclude: str | Sequence[str] = (),
     calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
     random_calibration: int = 0,
@@ -61,75 +55,55 @@ def quantize(
         CarryResult(94 nodes to 130, coverage 100.0%)
     """
     check_known("tool", tool, QUANTIZERS)
-    destination, report = Path(output), progress or (lambda _stage: None)
-    opened = open_model(model)
-    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
-    excluded = _find_excluded(hierarchy, [exclude] if isinstance(exclude, str) else exclude)
-    _check_bodies(tool, excluded)
-    check_output(destination, list_own_files(model))
-    with working_folder(model, destination) as (source, made):
+    patterns = [exclude] if isinstance(exclude, str) else exclude
+
+    def run(source: Path, made: Path, hierarchy: Hierarchy) -> Iterator[str]:
+        inside = _find_excluded(hierarchy, patterns)
+        nodes = [node for node in hierarchy.nodes if node.scope in inside or not inside.isdisjoint(node.origins)]
+        _check_bodies(tool, nodes)
         feeds = _get_feeds(source, calibration, random_calibration)
-        copy = copy_for_tool(source, _make_folder(made.with_name("copy")), excluded.keys)
-        report(f"quantizing, {tool}")
-        with reporting_failures(f"'{tool}'"):
-            QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **options)
-        report("carrying the hierarchy")
-        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
-    notes = (*_note_excluded(excluded, copy), *_note_random(random_calibration))
-    return replace(result, notes=(*result.notes, *notes))
+        copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
+        QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **options)
+        yield from _note_shared([node for node in nodes if not inside.issuperset(node.origins)])
+        if copy.named:
+            yield f"{copy.named} nodes had no name of their own, which the tool needs; they got the names of outputs"
+        if random_calibration:
+            drawn = f"the ranges are those of {random_calibration} random inputs, not of your data"
+            yield f"{drawn}; --calibration takes real ones"
 
-
-def _make_folder(path: Path) -> Path:
-    path.mkdir()
-    return path
+    return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress)
 
 
 def _get_feeds(source: Path, given: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int) -> list[Feeds]:
     inputs = read_inputs(source)
     if isinstance(given, str | os.PathLike):
         return read_feeds(Path(given), inputs)
-    found = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(given)]
-    return found or draw_feeds(inputs, drawn)
+    checked = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(given)]
+    return checked or draw_feeds(inputs, drawn)
 
 
 # -- what stays in float ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Excluded:
-    """The nodes that stay in float, and those of them that do the work of other calls, too."""
+def _find_excluded(hierarchy: Hierarchy, patterns: Sequence[str]) -> set[CallId]:
+    """Return the calls that a pattern matches and those below them; a module's path stands for all its calls.
 
-    nodes: tuple[Node, ...]
-    shared: tuple[Node, ...]
-
-    @property
-    def keys(self) -> set[tuple[str, str]]:
-        """What identifies them: their graphs' keys and first outputs."""
-        return {(node.graph, node.output) for node in self.nodes}
-
-
-def _find_excluded(hierarchy: Hierarchy, patterns: Sequence[str]) -> _Excluded:
-    """Find the nodes that work for a call that a pattern matches, or for one below it.
+    They share its weights.
 
     Raises:
-        HieronnxError: If nothing matches a pattern.
+        InputError: If nothing matches a pattern.
     """
-    chosen = {call.id for pattern in patterns for call in _find_calls(hierarchy, pattern)}
-    inside: set[CallId] = set()
-    for call in hierarchy.calls:  # each after the one above it
-        if call.id in chosen or call.parent in inside:
-            inside.add(call.id)
-    nodes = [node for node in hierarchy.nodes if node.scope in inside or not inside.isdisjoint(node.origins)]
-    return _Excluded(tuple(nodes), tuple(node for node in nodes if not inside.issuperset(node.origins)))
+    chosen = {call for pattern in patterns for call in hierarchy.select_calls(pattern)}
+    return {below for call in chosen for below in hierarchy.tree.below(call)}
 
 
-def _check_bodies(tool: str, excluded: _Excluded) -> None:
+def _check_bodies(tool: str, nodes: Iterable[Node]) -> None:
     """Make sure that the converter to half is not asked for what it writes broken files of.
 
     Raises:
         InputError: If it is.
     """
-    inner = next((node for node in excluded.nodes if node.graph), None)
+    inner = next((node for node in nodes if node.graph), None)
     if tool == "fp16" and inner is not None:
         raise InputError(
             f"fp16 can leave no node in float that is in a body of control flow or in a function, as "
@@ -137,20 +111,7 @@ def _check_bodies(tool: str, excluded: _Excluded) -> None:
         )
 
 
-def _find_calls(hierarchy: Hierarchy, pattern: str) -> list[Call]:
-    """Find the calls that a pattern matches; a module's path alone stands for all its calls: they share its weights."""
-    return [call for call in hierarchy.calls if call.id.module == pattern] or hierarchy.find_calls(pattern)
-
-
-def _note_excluded(excluded: _Excluded, copy: Copy) -> Iterator[str]:
-    if excluded.shared:
-        names = ", ".join(node.name or node.output for node in excluded.shared[:_FEW])
-        more = f" and {len(excluded.shared) - _FEW} more" if len(excluded.shared) > _FEW else ""
-        yield f"{len(excluded.shared)} of the nodes left in float work for other calls, too: {names}{more}"
-    if copy.named:
-        yield f"{copy.named} nodes had no name of their own, which the tool needs; they are named after what they make"
-
-
-def _note_random(count: int) -> Iterator[str]:
-    if count:
-        yield f"the ranges are those of {count} random inputs, not of your data; --calibration takes real ones"
+def _note_shared(nodes: Sequence[Node]) -> Iterator[str]:
+    if nodes:
+        names = list_some([node.name or node.output for node in nodes], 3)
+        yield f"{len(nodes)} of the nodes left in float work for other calls, too: {names}"

@@ -12,9 +12,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import hieronnx
+from hieronnx.errors import InputError
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, Call, CallId
+from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.extract.extracting import Extractor, extract_all
+from hieronnx.tools.extract.hierarchy import rebase_calls
 from support.annotated import annotated, names
 from support.callrecords import open_session
 from support.exports import exported
@@ -345,3 +348,22 @@ def test_all_matches_are_written_as_files_of_their_names(tmp_path: Path) -> None
     ]
     assert len(skipped) == 2
     assert "dropout" in skipped[0]
+
+
+def test_extract_takes_one_target(tmp_path: Path) -> None:
+    model = exported("called_in_loop", "dynamo").result.path
+    for targets in ((), ("cell", "cell@1")):
+        with pytest.raises(InputError, match=rf"one target, not {len(targets)}; extract_all"):
+            hieronnx.extract(model, *targets, output=tmp_path / "part.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_tags_of_a_part_follow_the_policy_of_the_whole() -> None:
+    whole = hieronnx.load(exported("bert", "dynamo").result.path)
+    layer = CallId("encoder.layer.0", 0)
+    tagged = {call.tag for call in rebase_calls(whole, layer).calls if call.tagged}
+    assert "/BertLayer/BertOutput/LayerNorm" in tagged
+    everything = rebase_calls(replace(whole, policy=TagPolicy(None)), layer)
+    assert "/BertLayer/BertOutput/Linear" in {call.tag for call in everything.calls if call.tagged}
+    nothing = rebase_calls(replace(whole, policy=TagPolicy(frozenset())), layer)
+    assert not any("LayerNorm" in call.tag for call in nothing.calls)

@@ -20,7 +20,7 @@ from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, CallId, Initializer, Node
 from hieronnx.tools.extract.extracting import Extractor
-from hieronnx.tools.extract.fates import explain_no_nodes
+from hieronnx.tools.extract.find import explain_no_nodes
 from support.annotated import annotated, make_hierarchy
 from support.callrecords import open_session
 from support.exports import exported

@@ -32,8 +32,8 @@ class GraphInput:
 def read_inputs(model: Path) -> list[GraphInput]:
     """Read what a model wants to be given."""
     graph = read_skeleton(model).graph
-    held = {tensor.name for tensor in graph.initializer}
-    return [_describe(value) for value in graph.input if value.name not in held]
+    initializers = {tensor.name for tensor in graph.initializer}
+    return [_describe(value) for value in graph.input if value.name not in initializers]
 
 
 def _describe(value: onnx.ValueInfoProto) -> GraphInput:

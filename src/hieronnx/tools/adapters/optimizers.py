@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from hieronnx.errors import ExportError, require
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
-from hieronnx.tools.adapters.files import data_name, has_external_data, save_model
+from hieronnx.tools.adapters.running import data_name, has_external_data, save_model
+
+Optimizer: TypeAlias = Literal["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]
 
 _FATAL_ONLY = 4
 
@@ -61,7 +63,7 @@ def _optimize_with_onnxscript(source: Path, target: Path, **options: Any) -> Non
     ir.save(model, target, external_data=external, size_threshold_bytes=SMALL_TENSOR_BYTES)
 
 
-OPTIMIZERS: Mapping[str, Callable[..., None]] = {
+OPTIMIZERS: Mapping[Optimizer, Callable[..., None]] = {
     "ort-basic": partial(_optimize_with_runtime, "basic"),
     "ort-extended": partial(_optimize_with_runtime, "extended"),
     "ort-all": partial(_optimize_with_runtime, "all"),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -14,7 +13,9 @@ from hieronnx.errors import InputError, require
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.tools.adapters.calibration import Feeds
-from hieronnx.tools.adapters.files import data_name, has_external_data
+from hieronnx.tools.adapters.running import copy_permissions, data_name, has_external_data
+
+Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
@@ -30,7 +31,7 @@ def _quantize_dynamic(
     external = has_external_data(source)
     names = _name_gemms(source, excluded)
     quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
-    _open_up(target)
+    copy_permissions(target)
 
 
 def _quantize_static(
@@ -50,14 +51,14 @@ def _quantize_static(
             self._left = iter(feeds)
 
         def get_next(self) -> dict[str, Any] | None:
-            return dict(found) if (found := next(self._left, None)) is not None else None
+            return dict(given) if (given := next(self._left, None)) is not None else None
 
     external = has_external_data(source)
     quantize_static(
         source, target, Reader(), nodes_to_exclude=list(excluded), use_external_data_format=external, **options
     )
     _restore_inputs(source, target, excluded)
-    _open_up(target)
+    copy_permissions(target)
 
 
 def _name_gemms(source: Path, excluded: Sequence[str]) -> list[str]:
@@ -73,9 +74,9 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
     The tool quantizes a tensor for one of its readers, and all of them read the result.
     """
     before, after = (onnx.load(path, load_external_data=False) for path in (source, target))
-    names, held = set(excluded), {tensor.name for tensor in before.graph.initializer}
+    names, initializers = set(excluded), {tensor.name for tensor in before.graph.initializer}
     old = {node.name: node for node in before.graph.node if node.name in names}
-    restorable = held | {output for node in old.values() for output in node.output}
+    restorable = initializers | {output for node in old.values() for output in node.output}
     restored = set()
     for node in after.graph.node:
         for position, name in enumerate(old[node.name].input if node.name in old else ()):
@@ -84,28 +85,22 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
                 restored.add(name)
     if not restored:
         return
-    missing = (restored & held) - {tensor.name for tensor in after.graph.initializer}
+    missing = (restored & initializers) - {tensor.name for tensor in after.graph.initializer}
     after.graph.initializer.extend(_load_floats(source, missing).values())
     target.write_bytes(after.SerializeToString())
 
 
 def _load_floats(source: Path, names: Collection[str]) -> dict[str, onnx.TensorProto]:
     """Load initializers with their contents."""
-    found = {}
+    tensors = {}
     for tensor in onnx.load(source, load_external_data=False).graph.initializer if names else ():
         if tensor.name in names:
             if tensor.data_location == onnx.TensorProto.EXTERNAL:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(source.parent))
                 tensor.ClearField("data_location")
                 del tensor.external_data[:]
-            found[tensor.name] = tensor
-    return found
-
-
-def _open_up(target: Path) -> None:
-    """Give the weights the model's own permissions: onnx makes their file for its owner alone."""
-    for data in target.parent.glob(f"{target.name}.*"):
-        shutil.copymode(target, data)
+            tensors[tensor.name] = tensor
+    return tensors
 
 
 # -- half precision ---------------------------------------------------------------------------------------
@@ -131,8 +126,8 @@ def _convert_to_half(
 
 def _restore_weights(source: Path, graph: onnx.GraphProto) -> None:
     """Put the weights themselves in place of the Casts that would make them float again, after they were rounded."""
-    held = {tensor.name for tensor in graph.initializer}
-    casts = {n.output[0]: n.input[0] for n in graph.node if n.name.endswith(_TO_FLOAT) and n.input[0] in held}
+    initializers = {tensor.name for tensor in graph.initializer}
+    casts = {n.output[0]: n.input[0] for n in graph.node if n.name.endswith(_TO_FLOAT) and n.input[0] in initializers}
     floats = _load_floats(source, set(casts.values()))
     for output, name in casts.items():
         restored = graph.initializer.add()
@@ -143,7 +138,7 @@ def _restore_weights(source: Path, graph: onnx.GraphProto) -> None:
 
 
 def _join_casts(graph: onnx.GraphProto) -> None:
-    """Mend what the converter leaves around nodes that stay in float.
+    """Repair what the converter leaves around nodes that stay in float.
 
     It makes a Cast for each of them that reads a tensor, all with one output; between two of them it rounds to half.
     """
@@ -170,7 +165,7 @@ def _replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> N
     graph.node.extend(kept.node)
 
 
-QUANTIZERS: Mapping[str, Callable[..., None]] = {
+QUANTIZERS: Mapping[Quantizer, Callable[..., None]] = {
     "dynamic": _quantize_dynamic,
     "static": _quantize_static,
     "fp16": _convert_to_half,

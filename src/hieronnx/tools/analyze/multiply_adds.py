@@ -1,4 +1,4 @@
-"""How many multiply-adds an operator does, by the shapes of its tensors: one table of formulas.
+"""The multiply-adds of an operator, by the shapes of its tensors: one table of formulas.
 
 What multiplies and sums is counted: matrix products, convolutions, recurrent layers, attention. Pointwise work,
 normalization, pooling and moving data count as none.
@@ -48,18 +48,13 @@ def count_multiply_adds(operation: Operation) -> int | None:
     """Return an operator's multiply-adds; None where its shapes do not tell or the operator is not known."""
     op_type, domain = operation.op_type, operation.domain
     formula = _find_formula(op_type, domain)
-    if formula is not None:
-        return _apply(formula, operation)
-    return 0 if domain in DOMAINS and op_type in _WITHOUT else None
-
-
-def _apply(formula: _Formula, operation: Operation) -> int | None:
-    """Apply a formula; what does not fit the operator (too few axes, a stride of 0) has no count."""
+    if formula is None:
+        return 0 if domain in DOMAINS and op_type in _WITHOUT else None
     try:
-        found = formula(operation)
+        count = formula(operation)
     except (ArithmeticError, LookupError, TypeError, ValueError):
-        return None
-    return found if found is None or found >= 0 else None
+        return None  # what does not fit the operator (too few axes, a stride of 0) has no count
+    return count if count is None or count >= 0 else None
 
 
 def _find_formula(op_type: str, domain: str) -> _Formula | None:
@@ -301,36 +296,20 @@ _FORMULAS: Mapping[str, _Formula] = MappingProxyType(
     }
 )
 
+_RUNTIME_MATMULS = """
+    DynamicQuantizeMatMul FusedGemm FusedMatMul FusedMatMulActivation GemmFastGelu GemmFloat8 MatMulInteger16
+    MatMulIntegerToFloat TransposeMatMul
+"""
+_PACKED_MATMULS = "MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4 MatMulNBits"
+
 # Of ONNX Runtime; where it has an operator of a standard one's name, its own formula comes first.
 _RUNTIME_FORMULAS: Mapping[str, _Formula] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                "DynamicQuantizeMatMul",
-                "FusedGemm",
-                "FusedMatMul",
-                "FusedMatMulActivation",
-                "GemmFastGelu",
-                "GemmFloat8",
-                "MatMulInteger16",
-                "MatMulIntegerToFloat",
-                "TransposeMatMul",
-            ),
-            _matmul(),
-        ),
+        **dict.fromkeys(_RUNTIME_MATMULS.split(), _matmul()),
         "QGemm": _matmul(0, 3),
         "QLinearMatMul": _matmul(0, 3),
         "QOrderedMatMul": _matmul(0, 2),
-        **dict.fromkeys(
-            (
-                "MatMulBlockQuantizedFp4Weight",
-                "MatMulBlockQuantizedFp8Weight",
-                "MatMulBnb4",
-                "MatMulFpQ4",
-                "MatMulNBits",
-            ),
-            _packed_matmul,
-        ),
+        **dict.fromkeys(_PACKED_MATMULS.split(), _packed_matmul),
         "FusedConv": _conv(),
         **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _conv(channels_last=True)),
         "QLinearConv": _conv(3, channels_last=True),

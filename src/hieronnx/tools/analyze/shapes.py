@@ -1,33 +1,72 @@
-"""The shapes of a model's tensors: as the file has them, with axes fixed by name, inferred where they are missing."""
+"""Counting the multiply-adds of a model's nodes, by the shapes of its tensors.
+
+These are as the file has them, with axes fixed by name, and inferred where they are missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.walks import walk_nodes
+from hieronnx.tools.analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
 
 _Sizes: TypeAlias = tuple[int | None, ...]
 
 
-class Shapes:
+def count_nodes(
+    model: ir.Model, nodes: Sequence[ir.Node], dims: Mapping[str, int]
+) -> tuple[list[int | None], list[str]]:
+    """Count the multiply-adds of nodes; shapes are inferred only if some are missing that are needed.
+
+    Args:
+        model: The model; it is not changed.
+        nodes: Some of its nodes.
+        dims: Sizes of dynamic axes, by the axes' names.
+
+    Returns:
+        The count of each node, None where it is not known, and what kept shapes from being inferred, if anything.
+
+    Raises:
+        InputError: If the model has no axis of such a name, or a size is not positive.
+    """
+    shapes = _Shapes(model, dims)
+    kinds = {node.op_identifier() for node in nodes}
+    shaped = {kind for kind in kinds if kind not in model.functions and needs_shapes(kind[1], kind[0])}
+    fixed = {kind: _count_kind(model, kind) for kind in kinds - shaped}
+    counts = [fixed.get(node.op_identifier()) for node in nodes]
+    pending = [position for position, node in enumerate(nodes) if node.op_identifier() in shaped]
+    for position in pending:
+        counts[position] = _count(nodes[position], shapes)
+    unknown = [position for position in pending if counts[position] is None]
+    tensors = (value for position in unknown for value in (*nodes[position].inputs, *nodes[position].outputs))
+    if not any(map(shapes.could_be_inferred, tensors)):
+        return counts, []
+    problem = shapes.infer()
+    for position in unknown:
+        counts[position] = _count(nodes[position], shapes)
+    return counts, [] if problem is None else [problem]
+
+
+def _count_kind(model: ir.Model, kind: ir.OperatorIdentifier) -> int | None:
+    """Count the multiply-adds of an operator whatever its shapes; a function's own nodes are counted, not its calls."""
+    return 0 if kind in model.functions else count_multiply_adds(Operation(kind[1], kind[0], (), (), {}))
+
+
+def _count(node: ir.Node, shapes: _Shapes) -> int | None:
+    inputs, outputs = ([shapes.find(value) for value in values] for values in (node.inputs, node.outputs))
+    attributes = {name: attribute.value for name, attribute in node.attributes.items() if not attribute.is_ref()}
+    return count_multiply_adds(Operation(node.op_type, node.domain, inputs, outputs, attributes))
+
+
+class _Shapes:
     """The shapes of a model's tensors; inferring those that the file lacks is a step of its own, for it takes time."""
 
     def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
-        """Begin with the shapes that the file has.
-
-        Args:
-            model: The model; it is not changed.
-            dims: Sizes of dynamic axes, by the axes' names.
-
-        Raises:
-            InputError: If the model has no axis of such a name, or a size is not positive.
-        """
         self._model = model
         self._dims = dims
         self._inferred: dict[ir.Value, _Sizes] = {}
@@ -38,11 +77,10 @@ class Shapes:
         """Return the shape of a tensor if it is wholly known; that of an absent one is empty."""
         if value is None:
             return ()
-        known = self._sizes(value)
-        guess = self._inferred.get(value)
-        if known is None or None in known:
-            known = _merge(known, guess)
-        return None if known is None or None in known else known  # type: ignore[return-value]  # None was ruled out
+        sizes = self._sizes(value)
+        if sizes is None or None in sizes:
+            sizes = _merge(sizes, self._inferred.get(value))
+        return None if sizes is None or None in sizes else sizes  # type: ignore[return-value]  # None was ruled out
 
     def could_be_inferred(self, value: ir.Value | None) -> bool:
         """Say whether inference may tell more of a tensor: a named axis stays unknown unless some are fixed."""
@@ -57,11 +95,13 @@ class Shapes:
     def infer(self) -> str | None:
         """Infer the shapes that the file lacks, without weights; return what kept that from being done, if anything."""
         try:
-            found = infer_types(self._model, self._dims)
+            inferred = infer_types(self._model, self._dims)
         except HieronnxError as error:
             return str(error)
-        shaped = {value: info for value, info in found.items() if info.type.tensor_type.HasField("shape")}
-        self._inferred = {value: _read_sizes(info) for value, info in shaped.items()}
+        for value, info in inferred.items():
+            if info.type.tensor_type.HasField("shape"):
+                dims = info.type.tensor_type.shape.dim
+                self._inferred[value] = tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
         return None
 
     def _sizes(self, value: ir.Value) -> _Sizes | None:
@@ -72,6 +112,7 @@ class Shapes:
 
 
 def _merge(known: _Sizes | None, guess: _Sizes | None) -> _Sizes | None:
+    """Fill in the sizes that are not known; one of another rank is taken whole."""
     if known is None or guess is None or len(known) != len(guess):
         return known if guess is None else guess
     return tuple(b if a is None else a for a, b in zip(known, guess, strict=True))
@@ -81,19 +122,14 @@ def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
     for name, size in dims.items():
         if size < 1:
             raise InputError(f"axis '{name}' cannot have size {size}; a size is 1 or more")
-    names = {dim.value for value in _values(model) for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
-    known = sorted(name for name in names if name is not None)
+    values = (*model.graph.inputs, *(value for _, node in walk_nodes(model) for value in node.outputs))
+    names = sorted({name for value in values for name in axis_names(value)})
     for name in dims:
         if name not in names:
-            listed = f"; its dynamic axes are: {', '.join(known)}" if known else ": it has no dynamic axis with a name"
+            listed = f"; its dynamic axes are: {', '.join(names)}" if names else ": it has no dynamic axis with a name"
             raise InputError(f"the model has no dynamic axis '{name}'{listed}")
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    yield from model.graph.inputs
-    for _, node in walk_nodes(model):
-        yield from node.outputs
-
-
-def _read_sizes(info: onnx.ValueInfoProto) -> _Sizes:
-    return tuple(d.dim_value if d.HasField("dim_value") else None for d in info.type.tensor_type.shape.dim)
+def axis_names(value: ir.Value) -> Iterator[str]:
+    """Yield the names of a tensor's dynamic axes."""
+    yield from (dim.value for dim in value.shape or () if isinstance(dim, ir.SymbolicDim) and dim.value is not None)

@@ -1,16 +1,14 @@
-"""Parts of a model, one file per concern.
+"""Parts of a model, one file per stage: source → region → boundary → find → model → hierarchy → weights → write.
 
 | file | what is in it |
 |---|---|
-| `targets.py` | which calls a name means |
-| `source.py` | a model made ready to have parts taken out of it |
-| `ends.py` | what a call received and returned |
-| `find.py` | the nodes of a call, and its outputs |
-| `inputs.py` | what a call reads from outside, and what comes along instead |
-| `shared.py` | what a part shares with other calls |
-| `fates.py` | what became of a call without nodes |
+| `source.py` | the whole model, with what its parts ask of it |
+| `region.py` | the nodes of a call |
+| `boundary.py` | its inputs and outputs, and what comes along instead of an input |
+| `find.py` | these together: a part; what it shares with other calls; why a call has no nodes |
 | `model.py` | a part as a model, without its weights |
 | `hierarchy.py` | the hierarchy of a part, rooted at its module |
 | `weights.py` | where the weights of a part are, and copying them |
 | `write.py` | putting these together, in memory or in files |
+| `extracting.py` | the public verbs |
 """

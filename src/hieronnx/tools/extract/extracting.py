@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import onnx
 
-from hieronnx.errors import HieronnxError
+from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.opening import open_model
-from hieronnx.graph.view import NO_TENSOR, ModelLike
+from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.tags import escape
-from hieronnx.tools.extract.fates import explain_no_nodes
-from hieronnx.tools.extract.find import Part, find_part
+from hieronnx.tools.extract.find import Part, explain_no_nodes, find_fused, find_part, find_shared
 from hieronnx.tools.extract.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
 from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, rename_tensors
 from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
-from hieronnx.tools.extract.shared import find_fused, find_shared
 from hieronnx.tools.extract.source import Source, prepare
 from hieronnx.tools.extract.weights import find_inner_weights, find_weights
 from hieronnx.tools.extract.write import check_output, fill_model, write_part
 
 
 def extract(
-    onnx: ModelLike,
-    target: str,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    relative_names: bool = False,
+    model: ModelLike, *targets: str, output: str | os.PathLike[str] | None = None, relative_names: bool = False
 ) -> ExtractResult:
     """Extract one module call from a model, with the weights that it needs and no others read.
 
     Args:
-        onnx: The model, with its hierarchy.
-        target: A tag, a module's path (`encoder.layer.0`), `path@n` for a later call, or a glob that matches one.
+        model: The model, with its hierarchy: a file, a ModelProto or an ir.Model.
+        *targets: One target: a tag, a module's path (`encoder.layer.0`), `path@n` for a later call, or a glob that
+            matches one.
         output: Where to write the part; its sidecar goes beside it. None: the result holds it.
         relative_names: Whether parameters get their names as the module itself has them.
 
@@ -47,49 +42,59 @@ def extract(
         >>> hieronnx.extract("model.onnx", "encoder.layer.0", output="layer.onnx").input_names
         ('embeddings', 'attention_mask')
     """
-    extractor = Extractor(onnx, relative_names=relative_names)
-    return extractor.extract(extractor.hierarchy.find_call(target), output)
+    if len(targets) != 1:
+        raise InputError(f"extract takes one target, not {len(targets)}; extract_all takes a glob that matches several")
+    extractor = Extractor(model, relative_names=relative_names)
+    return extractor.extract(extractor.hierarchy.find_call(targets[0]), output)
 
 
 def extract_all(
-    onnx: ModelLike,
+    model: ModelLike,
     target: str,
     folder: str | os.PathLike[str],
     *,
     relative_names: bool = False,
     skipped: Callable[[str], None] = lambda _: None,
-) -> Iterator[ExtractResult]:
+) -> list[ExtractResult]:
     """Extract every call that a target matches into a folder, each as a file named after it.
 
-    Of calls inside one another the outermost is taken. `skipped` is called with a line about each that has no nodes.
+    Args:
+        model: The model, with its hierarchy.
+        target: A tag, a module's path, `path@n`, or a glob over these. Of calls inside one another the outermost is
+            taken.
+        folder: Where to write the parts; it is made if it is not there.
+        relative_names: Whether parameters get their names as the modules themselves have them.
+        skipped: Called with a line about each call that has no nodes.
 
     Raises:
-        HieronnxError: As `extract` does.
+        HieronnxError: If no call matches, or none that does has nodes, or a file is missing or in the way.
+
+    Example:
+        >>> [part.module for part in hieronnx.extract_all("model.onnx", "encoder.layer.*", "layers")]
+        ['encoder.layer.0', 'encoder.layer.1']
     """
-    extractor = Extractor(onnx, relative_names=relative_names)
-    calls = extractor.hierarchy.find_calls(target)
-    empty = {call.id: extractor.explain_no_nodes(call.id) for call in calls if extractor.find(call.id) is None}
+    extractor = Extractor(model, relative_names=relative_names)
+    hierarchy = extractor.hierarchy
+    calls = hierarchy.find_calls(target)
+    empty = {call: explain_no_nodes(hierarchy, call.id) for call in calls if extractor.find(call.id) is None}
     if len(empty) == len(calls):
-        raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0].id]}")
-    place = _make_folder(Path(folder))
-    outputs = {call.id: place / f"{_file_stem(call, extractor.hierarchy)}.onnx" for call in calls}
-    for call in calls:
-        if call.id not in empty:
-            check_output(extractor.source, outputs[call.id])
-    for call in calls:
-        if call.id in empty:
-            skipped(empty[call.id])
-        else:
-            yield extractor.extract(call, outputs[call.id])
+        raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0]]}")
+    for line in empty.values():
+        skipped(line)
+    _make_folder(Path(folder))
+    full = [call for call in calls if call not in empty]
+    outputs = [Path(folder) / f"{_file_stem(call, hierarchy)}.onnx" for call in full]
+    for output in outputs:
+        check_output(extractor.source, output)
+    return [extractor.extract(call, output) for call, output in zip(full, outputs, strict=True)]
 
 
-def _make_folder(folder: Path) -> Path:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise HieronnxError(f"cannot make the folder '{folder}': {reason}") from error
-    return folder
 
 
 def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
@@ -102,24 +107,15 @@ def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
 class Extractor:
     """One model, opened once, to take many calls out of."""
 
-    def __init__(self, onnx: ModelLike, *, relative_names: bool = False) -> None:
-        self.source = prepare(open_model(onnx))
+    def __init__(self, model: ModelLike, *, relative_names: bool = False) -> None:
+        self.source = prepare(open_model(model))
+        self.hierarchy = self.source.hierarchy
         self._types = ValueTypes(self.source)
         self._relative_names = relative_names
-        self._exporter = self.hierarchy.model.get("exporter", "")
-
-    @property
-    def hierarchy(self) -> Hierarchy:
-        """Of the whole model."""
-        return self.source.hierarchy
 
     def find(self, call: CallId) -> Part | None:
         """Find the part that a call is; None where the file has no node of it."""
         return find_part(self.source, call)
-
-    def explain_no_nodes(self, call: CallId) -> str:
-        """Say what became of a call that has no nodes."""
-        return explain_no_nodes(self.hierarchy, call)
 
     def extract(self, call: Call, output: str | os.PathLike[str] | None = None) -> ExtractResult:
         """Extract one call.
@@ -127,21 +123,22 @@ class Extractor:
         Raises:
             HieronnxError: If the file has no node of it, or a file is missing or in the way.
         """
-        part = self.find(call.id)
+        source, part = self.source, self.find(call.id)
         if part is None:
-            raise HieronnxError(self.explain_no_nodes(call.id))
-        source = self.source
+            raise HieronnxError(explain_no_nodes(self.hierarchy, call.id))
         if output is not None:
             check_output(source, Path(output))
         model = build_model(source, part, self._types)
         rebased = rebase_calls(self.hierarchy, call.id)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
-        rename_tensors(model, names)
+        if names:
+            rename_tensors(model, names)
         weights, inner = find_weights(source, part, names), find_inner_weights(source, model)
         hierarchy = rebase_hierarchy(source, part, rebased, names)
         if output is None:
             return _make_result(source, part, call, hierarchy, fill_model(model, weights, inner, hierarchy))
-        described = write_part(model, weights, inner, hierarchy, Path(output), self._exporter)
+        exporter = self.hierarchy.model.get("exporter", "")
+        described = write_part(model, weights, inner, hierarchy, Path(output), exporter)
         return _make_result(source, part, call, described, Path(output))
 
 
@@ -154,12 +151,12 @@ def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str
         rebased: Its modules and calls.
         taken: The names that its tensors have.
     """
-    held = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
+    parameters = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
     names: dict[str, str] = {}
     for tensor in part.initializers:
         old = source.view.names[tensor]
         # Without a sidecar, what holds a parameter is known by its name alone.
-        parameter = held.get(old) if source.hierarchy.initializers else old
+        parameter = parameters.get(old) if source.hierarchy.initializers else old
         new = old if parameter is None else rebase_parameter(parameter, rebased)
         if new != old and new not in taken:
             names[old] = new
@@ -170,40 +167,37 @@ def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str
 def _make_result(
     source: Source, part: Part, call: Call, hierarchy: Hierarchy, model: onnx.ModelProto | Path
 ) -> ExtractResult:
-    view, nodes = source.view, source.attributions
-    inputs, outputs = set(part.inputs), set(part.outputs)
-    boundary = [
-        i
-        for i in part.region
-        if inputs.intersection(view.nodes[i].reads) or outputs.intersection(view.nodes[i].outputs)
-    ]
-    made = (t for i in part.nodes for t in view.nodes[i].outputs if t != NO_TENSOR and t not in outputs)
+    names, nodes = source.view.names, source.view.nodes
+    entering, leaving = set(part.inputs), set(part.outputs)
+    boundary = (i for i in part.region if entering.intersection(nodes[i].reads) or leaving.intersection(nodes[i].makes))
+    inner = (t for i in part.nodes for t in nodes[i].makes if t not in leaving)
     shared = find_shared(source, part)
+    inputs = {tensor: _describe_input(source, part, tensor) for tensor in part.inputs}
+
+    def pick(chosen: Iterable[int]) -> tuple[Node, ...]:
+        return tuple(source.attributions[index] for index in chosen)
+
     return ExtractResult(
         module=call.id.module,
         call=call.id.number,
         tag=call.tag,
         calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
-        nodes=_pick(nodes, part.nodes),
-        inputs=tuple(_describe_input(source, part, tensor) for tensor in part.inputs),
-        outputs=tuple(PartOutput(view.names[t], part.places.get(t, ())) for t in part.outputs),
-        recorded=part.ends.recorded,
-        undeclared_inputs=tuple(_describe_input(source, part, tensor) for tensor in part.undeclared_inputs),
-        constant_arguments=tuple(_find_held(source, part)),
-        lost_arguments=part.ends.lost,
-        internal_tensors=tuple(view.names[t] for t in made),
-        boundary_nodes=_pick(nodes, boundary),
-        shared_nodes=_pick(nodes, shared),
+        nodes=pick(part.nodes),
+        inputs=tuple(inputs.values()),
+        outputs=tuple(PartOutput(names[t], part.places.get(t, ())) for t in part.outputs),
+        recorded=part.io.recorded,
+        undeclared_inputs=tuple(inputs[tensor] for tensor in part.undeclared_inputs),
+        constant_arguments=tuple(_constant_arguments(source, part)),
+        lost_arguments=part.io.lost,
+        internal_tensors=tuple(names[t] for t in inner),
+        boundary_nodes=pick(boundary),
+        shared_nodes=pick(shared),
         fused_with=find_fused(source, part, shared),
-        pulled_in_nodes=_pick(nodes, part.brought),
-        initializers=tuple(held.name for held in hierarchy.initializers),
+        pulled_in_nodes=pick(part.pulled_in),
+        initializers=tuple(item.name for item in hierarchy.initializers),
         hierarchy=hierarchy,
         model=model,
     )
-
-
-def _pick(nodes: Sequence[Node], chosen: Iterable[int]) -> tuple[Node, ...]:
-    return tuple(nodes[index] for index in chosen)
 
 
 def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
@@ -214,11 +208,11 @@ def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
     return PartInput(view.names[tensor], part.arguments.get(tensor, ()), maker)
 
 
-def _find_held(source: Source, part: Part) -> Iterator[ConstantArgument]:
+def _constant_arguments(source: Source, part: Part) -> Iterator[ConstantArgument]:
     """Yield the arguments that the part has as initializers or literals."""
-    parameters = {held.name: held.parameter for held in source.hierarchy.initializers}
-    literals = {t for index in part.nodes for t in source.view.nodes[index].outputs if source.is_literal(t)}
-    for tensor, arguments in part.ends.received.items():
+    parameters = {item.name: item.parameter for item in source.hierarchy.initializers}
+    literals = {t for index in part.nodes for t in source.view.nodes[index].makes if source.is_literal(t)}
+    for tensor, arguments in part.io.received.items():
         if tensor in literals or tensor in part.initializers:
             name = source.view.names[tensor]
             yield from (ConstantArgument(argument, name, parameters.get(name)) for argument in arguments)

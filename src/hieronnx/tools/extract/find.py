@@ -1,22 +1,16 @@
-"""Finding the part of a graph that one module call is: its nodes, what comes along, its inputs and outputs.
-
-A part's nodes are the call's region and what it shares with other calls through origins. Constants come along, and
-sizes that can be taken from the part's own inputs. All else that is read from outside is an input. It is recorded what
-the call received and returned: where that is known, it says where the part ends, and in which order.
-"""
+"""Finding the part of a graph that one module call is: its nodes, inputs and outputs, what it shares with others."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.errors import HieronnxError
-from hieronnx.graph.operators import SIZE_OPS
-from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import CallId
-from hieronnx.tools.extract.ends import Ends, name_equals, read_ends
-from hieronnx.tools.extract.inputs import find_inputs
-from hieronnx.tools.extract.source import DATA, Source
+from hieronnx.errors import list_some
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Module
+from hieronnx.tools.extract.boundary import CallIO, find_inputs, find_outputs, name_equals, read_io
+from hieronnx.tools.extract.region import find_graphs, find_region
+from hieronnx.tools.extract.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +20,13 @@ class Part:
     Attributes:
         call: the call that it is.
         region: the nodes of the call, those shared with others included; bodies belong to their nodes.
-        brought: constants and sizes from outside that come along, and what changes the form of received tensors alone.
+        pulled_in: constants and sizes from outside that come along, and what only changes the form of an input.
         graphs: the graphs that these nodes are in: the main graph, or bodies inside one another.
         inputs: what is read from outside: first what the call received, in the order of its arguments.
         outputs: what the call returned, in that order, and then what else is read outside.
         initializers: those that are needed.
         sizes: the inputs that are sizes: exporters compute these outside, once for all who need them.
-        ends: what the call received and returned.
+        io: what the call received and returned.
         arguments: which of them the inputs are.
         places: where in what was returned the outputs are.
         retaken: the nodes that take a size of another tensor than in the whole model: of which input, and which axis.
@@ -40,13 +34,13 @@ class Part:
 
     call: CallId
     region: tuple[int, ...]
-    brought: tuple[int, ...]
+    pulled_in: tuple[int, ...]
     graphs: frozenset[int]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     initializers: tuple[int, ...]
     sizes: tuple[int, ...]
-    ends: Ends
+    io: CallIO
     arguments: Mapping[int, tuple[str, ...]]
     places: Mapping[int, tuple[str, ...]]
     retaken: Mapping[int, tuple[int, int]]
@@ -54,15 +48,12 @@ class Part:
     @property
     def nodes(self) -> list[int]:
         """All nodes of the part in the order of the file."""
-        return sorted((*self.region, *self.brought))
+        return sorted((*self.region, *self.pulled_in))
 
     @property
     def undeclared_inputs(self) -> list[int]:
         """The inputs that the call did not receive; where that was not recorded, those that are sizes."""
-        return [t for t in self.inputs if t not in self.arguments] if self.ends.recorded else list(self.sizes)
-
-
-# -- the region -------------------------------------------------------------------------------------------
+        return [t for t in self.inputs if t not in self.arguments] if self.io.recorded else list(self.sizes)
 
 
 def find_part(source: Source, call: CallId) -> Part | None:
@@ -71,239 +62,95 @@ def find_part(source: Source, call: CallId) -> Part | None:
     Raises:
         HieronnxError: If its nodes lie in graphs that cannot be one.
     """
-    calls = set(source.below(call))
-    found = {index for item in calls for index in source.nodes_of.get(item, ())}
-    if all(source.view.nodes[index].op == "Constant" for index in found):
-        return None  # a literal is no work
-    top = _find_top(source, found, call)
-    top |= _find_between(source, top, calls, call)
+    view, io = source.view, read_io(source, call)
+    region = find_region(source, call, io.received)
+    if not region:
+        return None
+    graphs = find_graphs(view, region, call)
     is_whole = source.hierarchy.call_by_id[call].parent is None
-    ends = read_ends(source, call)
-    region = sorted(top) if is_whole else _leave_received(source, _leave_sizes(source, sorted(top)), calls, ends)
-    outputs = source.view.graphs[0].outputs if is_whole else _find_outputs(source, call, region, ends)
-    places = name_equals(source, outputs, ends.returned)
-    ordered = outputs if is_whole else tuple(dict.fromkeys((*places, *outputs)))
-    return _close(source, call, region, ends, ordered, places)
-
-
-def _close(
-    source: Source,
-    call: CallId,
-    region: Sequence[int],
-    ends: Ends,
-    outputs: tuple[int, ...],
-    places: Mapping[int, tuple[str, ...]],
-) -> Part:
-    """Complete a part by what it reads from outside."""
-    view = source.view
-    graphs = _graphs_around(view, {view.nodes[index].graph for index in region})
-    _refuse_functions(view, graphs, call)
-    inputs = find_inputs(source, region, (t for t in ends.received if view.tensor_graphs[t] in graphs))
-    passed = [t for t in dict.fromkeys(outputs) if view.producers[t] is None]
-    fed = (t for t in passed if t not in view.constants)
-    entering = dict.fromkeys((*inputs.data, *fed, *inputs.sizes))
-    arguments = name_equals(source, entering, ends.received)
+    outputs = view.graphs[0].outputs if is_whole else find_outputs(source, call, region, io.returned)
+    places = name_equals(source, outputs, io.returned)
+    inputs = find_inputs(source, region, (t for t in io.received if view.tensor_graphs[t] in graphs))
+    unmade = [t for t in dict.fromkeys(outputs) if view.producers[t] is None]  # the part returns them as they are
+    entering = dict.fromkeys((*inputs.data, *(t for t in unmade if t not in view.constants), *inputs.sizes))
+    arguments = name_equals(source, entering, io.received)
+    read = (t for index in (*region, *inputs.pulled_in) for t in view.nodes[index].reads)
     return Part(
         call=call,
         region=tuple(region),
-        brought=tuple(sorted(inputs.brought)),
-        graphs=frozenset(graphs),
+        pulled_in=tuple(sorted(inputs.pulled_in)),
+        graphs=graphs,
         inputs=tuple(dict.fromkeys((*arguments, *entering))),
-        outputs=outputs,
-        initializers=_find_initializers(source, sorted((*region, *inputs.brought)), passed),
+        outputs=outputs if is_whole else tuple(dict.fromkeys((*places, *outputs))),
+        initializers=tuple(sorted({t for t in (*read, *unmade) if t in view.constants})),
         sizes=tuple(inputs.sizes),
-        ends=ends,
+        io=io,
         arguments=arguments,
         places=places,
         retaken=inputs.retaken,
     )
 
 
-def _find_top(source: Source, found: set[int], call: CallId) -> set[int]:
-    """Return the nodes that stand for themselves, not inside a body or function that comes with another of them.
+# -- what is shared with other calls ----------------------------------------------------------------------
 
-    Where they lie in bodies beside one another, the nodes that have those bodies join them.
+
+def find_shared(source: Source, part: Part) -> list[int]:
+    """Return the nodes that stand for other calls too."""
+    below = set(source.hierarchy.tree.below(part.call))
+    return [index for index in part.region if not below.issuperset(source.attributions[index].origins)]
+
+
+def find_fused(source: Source, part: Part, shared: Collection[int]) -> tuple[CallId, ...]:
+    """Return the other calls whose work shared nodes do in one with that of the call.
+
+    Of equal nodes one was kept, and it ran in one of the calls that it stands for. A fused node ran in none of them; or
+    it begins before the call did, or ends after it. What constants and sizes are computed by is nobody's work.
     """
-    view = source.view
-    while True:
-        inside = set(source.bodies_below(found))
-        top = {index for index in found if view.nodes[index].graph not in inside}
-        graphs = {view.nodes[index].graph for index in top}
-        deepest = max(graphs, key=lambda graph: len(_graphs_above(view, graph)))
-        apart = graphs - set(_graphs_above(view, deepest))
-        if not apart:
-            return top
-        owners = {view.graphs[graph].owner for graph in (*apart, deepest)}
-        if None in owners:
-            raise HieronnxError(f"call '{call}' lies in several functions of the file and cannot be taken out as one")
-        found |= {owner for owner in owners if owner is not None}
+    below, view = set(source.hierarchy.tree.below(part.call)), source.view
+    unreturned = (t for t in part.outputs if t not in part.places)
+    outside = {*part.undeclared_inputs, *unreturned} if part.io.recorded else set()
+    fused: dict[CallId, None] = {}
+    for index in shared:
+        node, makes = source.attributions[index], view.nodes[index].makes
+        if not any(map(view.flow.is_data, makes)):
+            continue
+        if node.scope not in node.origins or outside.intersection((*view.nodes[index].reads, *makes)):
+            fused |= dict.fromkeys(origin for origin in node.origins if origin not in below)
+    return tuple(fused)
 
 
-def _graphs_above(view: View, graph: int) -> list[int]:
-    """Return a graph and those that it lies in."""
-    found = [graph]
-    while (owner := view.graphs[found[-1]].owner) is not None:
-        found.append(view.nodes[owner].graph)
-    return found
+# -- calls without nodes ----------------------------------------------------------------------------------
 
 
-def _graphs_around(view: View, graphs: Iterable[int]) -> set[int]:
-    return {above for graph in graphs for above in _graphs_above(view, graph)}
+def explain_no_nodes(hierarchy: Hierarchy, call: CallId) -> str:
+    """Say in one line why there is nothing to extract: folded, passed through, removed, or not known at all."""
+    module = hierarchy.modules[call.module]
+    name = f"call '{call}' ({module.class_name}) has no nodes in the file"
+    if all(node.evidence == "root" for node in hierarchy.nodes):
+        return f"{name}: nothing was attributed, all nodes are the root's; export the model again to attribute them"
+    below = set(hierarchy.tree.below(call))
+    folded = [item.name for item in hierarchy.initializers if not below.isdisjoint(item.origins)]
+    if folded:
+        return f"{name}: its work was folded into {_listed('initializer', folded)}; extract a call that uses it"
+    literals = [node.name or node.output for node in hierarchy.nodes if not below.isdisjoint(node.origins)]
+    if literals:
+        done = "its work was done at export; extract the call that it is in"
+        return f"{name} but {_listed('constant', literals)}: {done}"
+    return f"{name}{_guess_fate(hierarchy, module)}; extract the call that it is in"
 
 
-def _refuse_functions(view: View, graphs: Iterable[int], call: CallId) -> None:
-    """Refuse a part of a function: its tensors have no types, and its nodes may take attributes from its callers."""
-    for graph in graphs:
-        if graph and view.graphs[graph].owner is None:
-            raise HieronnxError(
-                f"call '{call}' lies inside the function '{view.graphs[graph].key}' of the file and cannot be taken "
-                "out of it; extract the call that uses the function, or inline the functions first (onnx.inliner)"
-            )
+def _guess_fate(hierarchy: Hierarchy, module: Module) -> str:
+    """Say what can have become of a module's work, by its parameters alone."""
+    prefix = f"{module.path}." if module.path else ""
+    weights = [i.name for i in hierarchy.initializers if i.parameter and i.parameter.startswith(prefix)]
+    if weights:
+        return f": others do its work with {_listed('initializer', weights)}"
+    removed = "what it returned was folded into a constant, or cancelled against a neighbour, or nothing reads it"
+    if module.parameter_count:
+        return f", nor its parameters: {removed}"
+    passed = "it passes its input through" if module.parameter_count == 0 else "whether it has parameters is not known"
+    return f": {passed}, or {removed}"
 
 
-def _find_between(source: Source, top: set[int], calls: Collection[CallId], call: CallId) -> set[int]:
-    """Return the nodes of calls above on a way from the call's own nodes back into its part: they ran while it did.
-
-    A node that is only shared is no beginning of such a way: it ran in another call, maybe long before.
-    """
-    view, above = source.view, set(source.hierarchy.tree.ancestors(call))
-    own = {index for index in top if source.attributions[index].scope in calls}
-    if not own:
-        return set()
-    first, seen = min(own), set[int]()
-    pending = list(top)
-    while pending:
-        for tensor in view.nodes[pending.pop()].reads:
-            producer = view.producers[tensor]
-            if producer is None or producer < first or producer in seen or producer in top:
-                continue
-            if source.attributions[producer].scope in above:
-                seen.add(producer)
-                pending.append(producer)
-    between: set[int] = set()
-    for index in sorted(seen):
-        if any(
-            view.producers[tensor] in own or view.producers[tensor] in between for tensor in view.nodes[index].reads
-        ):
-            between.add(index)
-    return between
-
-
-def _leave_sizes(source: Source, region: list[int]) -> list[int]:
-    """Leave out the sizes that the exporter takes for all who need them, where they are of tensors not read here.
-
-    Nobody said that such a node belongs here: it was given to those who read it.
-    """
-    view = source.view
-    guessed = {
-        index for index in region if view.nodes[index].op in SIZE_OPS and source.attributions[index].confidence == "low"
-    }
-    others = [index for index in region if index not in guessed]
-    here = {t for index in others for t in (*view.nodes[index].reads, *view.nodes[index].outputs)}
-    return [index for index in region if index not in guessed or here.issuperset(view.nodes[index].reads)] or region
-
-
-def _leave_received(source: Source, region: list[int], calls: Collection[CallId], ends: Ends) -> list[int]:
-    """Leave out the nodes of others that only make what the call received: the part begins after them."""
-    view = source.view
-    own = {index for index in region if source.attributions[index].scope in calls}
-    received = {t for t in ends.received if view.producers[t] not in own}
-    makers = {view.producers[t] for t in received}
-    if makers.isdisjoint(region):
-        return region
-    members, read = set(region), {t for index in region for t in view.nodes[index].reads}
-    last = (i for i in region if i not in makers and read.isdisjoint(view.nodes[i].outputs))
-    needed, pending = set[int](), [*own, *last]
-    while pending:
-        index = pending.pop()
-        if index not in needed:
-            needed.add(index)
-            before = (view.producers[t] for t in view.nodes[index].reads if t not in received)
-            pending += (producer for producer in before if producer is not None and producer in members)
-    return [index for index in region if index in needed] or region
-
-
-# -- the boundary -----------------------------------------------------------------------------------------
-
-
-def _find_initializers(source: Source, nodes: Iterable[int], passed: Iterable[int]) -> tuple[int, ...]:
-    view = source.view
-    read = (t for index in nodes for t in view.nodes[index].reads)
-    return tuple(sorted({t for t in (*read, *passed) if t in view.constants}))
-
-
-def _find_outputs(source: Source, call: CallId, region: Sequence[int], ends: Ends) -> tuple[int, ...]:
-    """Return what a region makes for others; where others make it all themselves, whatever they read.
-
-    Constants and sizes are nothing to be passed on, unless a call received or returned them: they come along with
-    whoever reads them.
-    """
-    inside = {*region, *(i for graph in source.bodies_below(region) for i in source.nodes_in.get(graph, ()))}
-    made = [t for index in region for t in source.view.nodes[index].outputs if t != NO_TENSOR]
-    outer = {tensor: list(_outer_readers(source, tensor, inside)) for tensor in made}
-    given = [t for t in made if any(r is None or not _makes_itself(source, r, t, call) for r in outer[t])]
-    returned = [t for t in made if t in ends.returned]
-    computed = [t for t in given if source.kinds[t] == DATA or t in source.returned_by or t in source.received]
-    unread = [t for t in made if not source.readers[t]]
-    found = returned + computed or given or [t for t in made if outer[t]] or unread or made
-    asked = _asked_by_sharers(source, call, region).union(found)
-    return tuple(t for t in made if t in asked)
-
-
-def _asked_by_sharers(source: Source, call: CallId, region: Sequence[int]) -> set[int]:
-    """Return what nodes shared with other branches of the call tree read of what those did not make too.
-
-    The part of the other branch has the shared node as well, and begins with it.
-    """
-    view, members = source.view, set(region)
-    shared = {*source.below(call), *source.hierarchy.tree.ancestors(call)}
-    found: set[int] = set()
-    for index in region:
-        others = _branches(source, index, shared)
-        for tensor in view.nodes[index].reads if others else ():
-            producer = view.producers[tensor]
-            if producer in members and source.kinds[tensor] == DATA:
-                assert producer is not None  # it is a member
-                if not others <= _branches(source, producer, shared):
-                    found.add(tensor)
-    return found
-
-
-def _branches(source: Source, index: int, shared: Collection[CallId]) -> set[CallId]:
-    """Return the other branches of the call tree that a node belongs to, by their outermost calls."""
-    node = source.attributions[index]
-    tops = (_branch_top(source, origin, shared) for origin in (node.scope, *node.origins))
-    return {top for top in tops if top is not None}
-
-
-def _branch_top(source: Source, call: CallId, shared: Collection[CallId]) -> CallId | None:
-    """Return the outermost call above a call that is not among the shared ones; None if it is one of these itself."""
-    branch = [above for above in source.hierarchy.tree.ancestors(call) if above not in shared]
-    return branch[-1] if branch else None
-
-
-def _outer_readers(source: Source, tensor: int, inside: Collection[int]) -> Iterator[int | None]:
-    """Yield the nodes outside that read a tensor; None for whoever runs the model or the function."""
-    yield from (reader for reader in source.readers[tensor] if reader not in inside)
-    for graph in source.returned_by.get(tensor, ()):
-        owner = source.view.graphs[graph].owner
-        if owner is None or owner not in inside:
-            yield owner
-
-
-def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> bool:
-    """Say whether a reader's own branch of the call tree made the tensor too, before the two copies became one.
-
-    So too where the reader is in a call above: that call has itself among the origins.
-    """
-    producer = source.view.producers[tensor]
-    assert producer is not None  # only tensors of the region are asked for
-    origins = source.attributions[producer].origins
-    if len(origins) < 2:
-        return False
-    scope = source.attributions[reader].scope
-    shared = set(source.hierarchy.tree.ancestors(call))
-    top = _branch_top(source, scope, shared)
-    if top is None:
-        return scope in origins
-    return any(top in source.hierarchy.tree.ancestors(origin) for origin in origins)
+def _listed(noun: str, names: Sequence[str]) -> str:
+    return f"{noun}{'s' * (len(names) > 1)} " + list_some([f"'{name}'" for name in names], 4)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 import onnx
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.view import NO_TENSOR
+from hieronnx.graph.walks import walk_bodies
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
 
@@ -55,7 +56,7 @@ class ValueTypes:
         except HieronnxError as error:
             raise HieronnxError(
                 f"'{self._source.opened.name}' lacks types that the part needs: {error}; "
-                "add value_info to the file, or mend it"
+                "add value_info to the file, or fix it"
             ) from error
 
 
@@ -74,11 +75,6 @@ def _with_rank(info: onnx.ValueInfoProto, like: onnx.ValueInfoProto) -> onnx.Val
     return ranked
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        yield from [attribute.g] if attribute.HasField("g") else attribute.graphs
-
-
 # -- building ---------------------------------------------------------------------------------------------
 
 
@@ -95,39 +91,36 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     for index in part.nodes:
         graph.node.append(ir.serde.serialize_node(source.nodes[index]))
         if index in part.retaken:
-            tensor, axis = part.retaken[index]
-            _retake(graph.node[-1], view.names[tensor], axis)
+            _take_size(graph.node[-1], view.names[part.retaken[index][0]], part.retaken[index][1])
     graph.input.extend(_typed_input(source, types, tensor) for tensor in part.inputs)
     graph.output.extend(types[tensor] or onnx.ValueInfoProto(name=view.names[tensor]) for tensor in part.outputs)
-    made = (t for index in part.nodes for t in view.nodes[index].outputs if t != NO_TENSOR)
-    graph.value_info.extend(info for t in made if t not in part.outputs and (info := types.listed(t)) is not None)
-    used = {graph for graph in source.bodies_below(part.nodes) if view.graphs[graph].owner is None}
-    for identifier, number in source.functions.items():
-        if number in used:
-            model.functions.append(ir.serde.serialize_function(source.opened.model.functions[identifier]))
+    inner = (t for index in part.nodes for t in view.nodes[index].makes if t not in part.outputs)
+    graph.value_info.extend(info for tensor in inner if (info := types.listed(tensor)) is not None)
+    used = set(source.functions_below(part.nodes))
+    functions = [source.opened.model.functions[name] for name, number in source.functions.items() if number in used]
+    model.functions.extend(map(ir.serde.serialize_function, functions))
     return model
-
-
-def _retake(node: onnx.NodeProto, tensor: str, axis: int) -> None:
-    """Let a Shape take the size of another tensor's axis."""
-    node.input[0] = tensor
-    del node.attribute[:]
-    node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
 
 
 def _make_model(source: Source) -> onnx.ModelProto:
     """Make an empty model with all that the whole one says of itself."""
     whole = source.opened.model
-    model = onnx.ModelProto(ir_version=whole.ir_version)
-    model.producer_name = whole.producer_name or ""
-    model.producer_version = whole.producer_version or ""
-    model.domain = whole.domain or ""
-    for domain, version in whole.opset_imports.items():
-        model.opset_import.add(domain=domain, version=version)
-    for key, value in whole.metadata_props.items():
-        if not key.startswith(_OURS):
-            model.metadata_props.add(key=key, value=value)
-    return model
+    empty = ir.Model(
+        ir.Graph((), (), nodes=(), opset_imports=whole.opset_imports),
+        ir_version=whole.ir_version,
+        producer_name=whole.producer_name,
+        producer_version=whole.producer_version,
+        domain=whole.domain,
+        metadata_props={key: value for key, value in whole.metadata_props.items() if not key.startswith(_OURS)},
+    )
+    return ir.serde.serialize_model(empty)
+
+
+def _take_size(node: onnx.NodeProto, tensor: str, axis: int) -> None:
+    """Let a Shape take the size of another tensor's axis."""
+    node.input[0] = tensor
+    del node.attribute[:]
+    node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
 
 
 def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueInfoProto:
@@ -143,24 +136,18 @@ def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueIn
 
 def find_names(model: onnx.ModelProto) -> set[str]:
     """Return the names of all tensors in a part, those in bodies included."""
-    found: set[str] = set()
-    pending: list[onnx.GraphProto] = [model.graph]
-    while pending:
-        graph = pending.pop()
-        found.update(item.name for item in (*graph.input, *graph.output, *graph.initializer))
+    names: set[str] = set()
+    for _, graph in walk_bodies(model.graph):
+        names.update(item.name for item in (*graph.input, *graph.output, *graph.initializer))
         for node in graph.node:
-            found.update(node.input, node.output)
-            pending += _bodies(node)
-    return found
+            names.update(node.input, node.output)
+    return names
 
 
 def rename_tensors(model: onnx.ModelProto, names: Mapping[str, str]) -> None:
     """Give tensors other names wherever nodes read them, in bodies too."""
-    pending: list[onnx.GraphProto] = [model.graph]
-    while pending:
-        graph = pending.pop()
+    for _, graph in walk_bodies(model.graph):
         for node in graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
-            pending += _bodies(node)
         for info in graph.output:
             info.name = names.get(info.name, info.name)

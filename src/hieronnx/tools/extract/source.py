@@ -1,4 +1,4 @@
-"""A model made ready to have parts taken out of it: its structure, its calls, and what its tensors depend on."""
+"""The model that parts are taken out of, with the facts that its parts need, each derived once for all of them."""
 
 from __future__ import annotations
 
@@ -15,72 +15,41 @@ from hieronnx.graph.building import view_model
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.graph.walks import node_bodies
-from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
-from hieronnx.hierarchy.records import BoundTensor, CallId, Node
-
-# What a tensor is: the same whatever is fed, a size of what is fed, or made of its values.
-CONSTANT, SIZE, DATA = range(3)
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model made ready to have parts taken out of it."""
+    """A model that parts are taken out of."""
 
     opened: OpenedModel
     hierarchy: Hierarchy
     view: View
     nodes: Sequence[ir.Node]
-    """By their numbers in the view."""
+    """By their numbers in the view, as are the attributions."""
     attributions: Sequence[Node]
-    kinds: Sequence[int]
-
-    @cached_property
-    def tree(self) -> CallTree:
-        """The calls and those above them."""
-        return CallTree({call.id: call.parent for call in self.hierarchy.calls})
-
-    @cached_property
-    def readers(self) -> list[list[int]]:
-        """For each tensor the nodes that read it."""
-        return self.view.consumers
 
     @cached_property
     def returned_by(self) -> Mapping[int, list[int]]:
         """For each tensor the graphs that have it as an output."""
-        found: dict[int, list[int]] = defaultdict(list)
+        graphs: dict[int, list[int]] = defaultdict(list)
         for number, graph in enumerate(self.view.graphs):
             for tensor in graph.outputs:
-                found[tensor].append(number)
-        return found
-
-    @cached_property
-    def calls_below(self) -> Mapping[CallId, list[CallId]]:
-        """For each call those that it made itself."""
-        found: dict[CallId, list[CallId]] = defaultdict(list)
-        for call in self.hierarchy.calls:
-            if call.parent is not None:
-                found[call.parent].append(call.id)
-        return found
+                graphs[tensor].append(number)
+        return graphs
 
     @cached_property
     def nodes_of(self) -> Mapping[CallId, list[int]]:
         """For each call the nodes that have it as their scope or one of their origins."""
-        found: dict[CallId, list[int]] = defaultdict(list)
+        nodes: dict[CallId, list[int]] = defaultdict(list)
         for index, node in enumerate(self.attributions):
             for call in dict.fromkeys((node.scope, *node.origins)):
-                found[call].append(index)
-        return found
+                nodes[call].append(index)
+        return nodes
 
     @cached_property
-    def nodes_in(self) -> Mapping[int, list[int]]:
-        """For each graph its nodes."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for index, node in enumerate(self.view.nodes):
-            found[node.graph].append(index)
-        return found
-
-    @cached_property
-    def functions(self) -> Mapping[tuple[str, str, str], int]:
+    def functions(self) -> Mapping[ir.OperatorIdentifier, int]:
         """The graph of each function, by what its callers name it."""
         outer = [number for number, graph in enumerate(self.view.graphs) if graph.owner is None]
         return dict(zip(self.opened.model.functions, outer[1:], strict=True))
@@ -89,12 +58,11 @@ class Source:
     def values(self) -> Mapping[int, ir.Value]:
         """The tensors that nodes read or make, and those that the model receives and returns."""
         main, whole = self.view.graphs[0], self.opened.model.graph
-        found = dict(zip((*main.outputs, *main.inputs), (*whole.outputs, *whole.inputs), strict=True))
-        for index, node in enumerate(self.nodes):
-            held = self.view.nodes[index]
-            found.update((t, v) for t, v in zip(held.inputs, node.inputs, strict=True) if v is not None)
-            found.update((t, v) for t, v in zip(held.outputs, node.outputs, strict=True) if t != NO_TENSOR)
-        return found
+        values = dict(zip((*main.outputs, *main.inputs), (*whole.outputs, *whole.inputs), strict=True))
+        for viewed, node in zip(self.view.nodes, self.nodes, strict=True):
+            values.update((t, v) for t, v in zip(viewed.inputs, node.inputs, strict=True) if v is not None)
+            values.update((t, v) for t, v in zip(viewed.outputs, node.outputs, strict=True) if t != NO_TENSOR)
+        return values
 
     @cached_property
     def numbers(self) -> Sequence[int]:
@@ -104,18 +72,9 @@ class Source:
     @cached_property
     def received(self) -> frozenset[int]:
         """All tensors that any call received."""
-        passed = (item for call in self.hierarchy.calls for item in call.received or ())
-        return frozenset(tensor for item in passed if (tensor := self.find_tensor(item)) is not None)
-
-    def find_tensor(self, passed: BoundTensor) -> int | None:
-        """Return the tensor that was passed to a call or by it; None where the file has it no more."""
-        return None if passed.tensor is None else self._tensors.get((passed.graph, passed.tensor))
-
-    @cached_property
-    def _tensors(self) -> Mapping[tuple[str, str], int]:
-        keys = [graph.key for graph in self.view.graphs]
-        names = enumerate(zip(self.view.tensor_graphs, self.view.names, strict=True))
-        return {(keys[graph], name): tensor for tensor, (graph, name) in names}
+        bound = (item for call in self.hierarchy.calls for item in call.received or ())
+        tensors = (self.view.find_tensor(item.graph, item.tensor) for item in bound)
+        return frozenset(tensor for tensor in tensors if tensor is not None)
 
     @cached_property
     def located(self) -> Mapping[str, tuple[int, int]]:
@@ -128,28 +87,21 @@ class Source:
         tensors = (tensor for node in self.nodes for tensor in _inner_tensors(node))
         return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
 
+    @cached_property
+    def weighted(self) -> set[int]:
+        """The tensors that depend on a parameter."""
+        view, parameters = self.view, {item.name: item.parameter for item in self.hierarchy.initializers}
+        # Without a sidecar it is not known what an initializer holds.
+        weighted = {t for t in view.constants if parameters.get(view.names[t], "unknown") is not None}
+        for node in view.nodes:
+            if not weighted.isdisjoint(node.reads):
+                weighted.update(node.makes)
+        return weighted
+
     def is_literal(self, tensor: int) -> bool:
         """Say whether a tensor is written down in the file: an initializer, or what a Constant holds."""
         producer = self.view.producers[tensor]
         return tensor in self.view.constants or (producer is not None and self.view.nodes[producer].op == "Constant")
-
-    @cached_property
-    def weighted(self) -> set[int]:
-        """The tensors that depend on a parameter."""
-        view, known = self.view, {held.name: held.parameter for held in self.hierarchy.initializers}
-        # Without a sidecar it is not known what an initializer holds.
-        found = {t for t in view.constants if known.get(view.names[t], "unknown") is not None}
-        for index, node in enumerate(view.nodes):
-            if not found.isdisjoint(view.nodes[index].reads):
-                found.update(tensor for tensor in node.outputs if tensor != NO_TENSOR)
-        return found
-
-    def below(self, call: CallId) -> list[CallId]:
-        """Return the call and all below it."""
-        found = [call]
-        for item in found:
-            found += self.calls_below.get(item, ())
-        return found
 
     def bodies_below(self, nodes: Iterable[int]) -> Iterator[int]:
         """Yield the graphs that come with nodes: their bodies, the functions that they call, and those of these."""
@@ -161,7 +113,11 @@ class Source:
                 if graph not in seen:
                     seen.add(graph)
                     yield graph
-                    pending += self.nodes_in.get(graph, ())
+                    pending += self.view.nodes_in[graph]
+
+    def functions_below(self, nodes: Iterable[int]) -> list[int]:
+        """Return the graphs of the functions that come with nodes, in the order of the file."""
+        return sorted(graph for graph in self.bodies_below(nodes) if self.view.graphs[graph].owner is None)
 
 
 def prepare(opened: OpenedModel) -> Source:
@@ -173,9 +129,8 @@ def prepare(opened: OpenedModel) -> Source:
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     nodes: list[ir.Node] = []
     view = view_model(opened.model, lambda _, node: nodes.append(node))
-    known = {(node.graph, node.output): node for node in hierarchy.nodes}
-    attributions = [known[view.node_key(index)] for index in range(len(view.nodes))]
-    return Source(opened, hierarchy, view, nodes, attributions, _find_kinds(view))
+    attributions = [hierarchy.node_by_key[view.node_key(index)] for index in range(len(view.nodes))]
+    return Source(opened, hierarchy, view, nodes, attributions)
 
 
 def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
@@ -188,13 +143,3 @@ def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
             yield from attribute.as_tensors()
     for _, body in node_bodies(node):
         yield from (value.const_value for value in body.initializers.values())
-
-
-# -- what tensors depend on -------------------------------------------------------------------------------
-
-
-def _find_kinds(view: View) -> list[int]:
-    flow = view.flow
-    return [
-        CONSTANT if literal else SIZE if size else DATA for literal, size in zip(flow.literal, flow.size, strict=True)
-    ]

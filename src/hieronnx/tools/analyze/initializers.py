@@ -1,9 +1,9 @@
-"""What a model's initializers hold, and which modules it belongs to."""
+"""The sizes of a model's initializers, and the modules that they belong to."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import prod
@@ -15,10 +15,9 @@ from hieronnx.hierarchy.records import CallId
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """An initializer: how large it is, and whose it is."""
+class InitializerSize:
+    """How large an initializer is, and whose it is."""
 
-    name: str
     elements: int
     bytes: int
     parameter: str | None
@@ -27,30 +26,26 @@ class Holding:
     """The module that has the parameter; else the lowest one above all nodes that read it. None if not known."""
 
 
-def find_holdings(model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]) -> list[Holding]:
-    """List a model's initializers; only a sidecar knows whose they are.
+def measure_initializers(
+    model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]
+) -> list[InitializerSize]:
+    """Measure a model's initializers, those of bodies included; only a sidecar knows whose they are.
 
     Args:
         model: The model.
         hierarchy: Its hierarchy, if it has one.
         scopes: The call that each node belongs to.
     """
-    told = hierarchy is not None and bool(hierarchy.model)
-    parameters = {held.name: held.parameter for held in hierarchy.initializers} if hierarchy and told else {}
-    holdings = []
-    for value in _initializers(model):
-        parameter = parameters.get(value.name or "")
-        owner = None
-        if hierarchy is not None and told:
-            owner = _find_owner(parameter, hierarchy) if parameter else _find_reader(value, scopes)
-        holdings.append(Holding(value.name or "", *_measure(value), parameter, owner))
-    return holdings
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
-        if isinstance(graph, ir.Graph):
-            yield from graph.initializers.values()
+    with_sidecar = hierarchy if hierarchy is not None and hierarchy.model else None
+    parameters = {item.name: item.parameter for item in with_sidecar.initializers} if with_sidecar else {}
+    graphs = (graph for graph in model.graphs() if isinstance(graph, ir.Graph))
+    sizes = []
+    for value in (value for graph in graphs for value in graph.initializers.values()):
+        parameter, owner = parameters.get(value.name or ""), None
+        if with_sidecar is not None:
+            owner = _find_owner(parameter, with_sidecar) if parameter else _find_reader(value, scopes)
+        sizes.append(InitializerSize(*_measure(value), parameter, owner))
+    return sizes
 
 
 def _measure(value: ir.Value) -> tuple[int, int]:
@@ -65,12 +60,7 @@ def _measure(value: ir.Value) -> tuple[int, int]:
 
 def _find_owner(parameter: str, hierarchy: Hierarchy) -> str:
     """Return the module that a parameter's path leads into; keys of lists of parameters are no modules."""
-    path = parameter
-    while path:
-        path = path.rpartition(".")[0]
-        if path in hierarchy.modules:
-            return path
-    return ""
+    return next(path for path in _paths_up(parameter.rpartition(".")[0]) if path in hierarchy.modules or not path)
 
 
 def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
@@ -82,23 +72,23 @@ def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | Non
     return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
 
 
-def hold_by_call(holdings: Sequence[Holding], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
-    """Return for each call the holdings, by position, of its module, of those below it and of those that it calls."""
+def group_by_call(sizes: Sequence[InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
+    """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
     by_module: dict[str, list[int]] = defaultdict(list)
-    for position, holding in enumerate(holdings):
-        for path in _ways_up(holding.owner):
+    for position, size in enumerate(sizes):
+        for path in () if size.owner is None else _paths_up(size.owner):
             by_module[path].append(position)
-    held: dict[CallId, set[int]] = {}
+    by_call: dict[CallId, set[int]] = defaultdict(set)
     for call in reversed(hierarchy.calls):  # every call comes after the one above it
-        mine = held.setdefault(call.id, set())
-        mine.update(by_module.get(call.id.module, ()))
+        by_call[call.id].update(by_module.get(call.id.module, ()))
         if call.parent is not None:
-            held.setdefault(call.parent, set()).update(mine)
-    return held
+            by_call[call.parent] |= by_call[call.id]
+    return by_call
 
 
-def _ways_up(path: str | None) -> Iterable[str]:
-    """Yield a module's path and those above it, up to the root."""
-    while path is not None:
+def _paths_up(path: str) -> Iterator[str]:
+    """Yield a module's path and those above it, up to the root's, which is empty."""
+    while path:
         yield path
-        path = (path.rpartition(".")[0] if "." in path else "") if path else None
+        path = path.rpartition(".")[0]
+    yield path

@@ -1,0 +1,141 @@
+"""Inferring the types and shapes of a model's tensors, by onnx, on a copy without weights.
+
+The copy has nothing that onnx does not know: operators of ONNX Runtime are replaced by standard ones that give the same
+shapes, and what is computed of literals alone is computed, for onnx's inference follows only some of such numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper, numpy_helper
+
+from hieronnx.errors import HieronnxError
+from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.stand_ins import replace_node
+from hieronnx.graph.view import SMALL_TENSOR_BYTES
+from hieronnx.graph.walks import node_bodies, proto_bodies, walk_nodes
+
+_LONGEST_SHAPE = 1 << 18
+# What exporters compute with sizes and axes, which are short lists of whole numbers.
+_FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS | {"Abs", "Range"}) - {"Div", "Floor"}
+_MOST_NUMBERS = 16
+_DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
+
+
+def infer_types(model: ir.Model, dims: Mapping[str, int]) -> dict[ir.Value, onnx.ValueInfoProto]:
+    """Infer the types of a model's tensors, of those in bodies too; what the file says of them is built upon.
+
+    Args:
+        model: The model; it is not changed, and none of its weights are read.
+        dims: Sizes of dynamic axes, by the axes' names.
+
+    Raises:
+        HieronnxError: If it cannot be done, with onnx's reason.
+    """
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_copy_structure(model, dims), data_prop=True)
+    except (ir.serde.SerdeError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, LookupError) as error:
+        raise HieronnxError(f"the shapes that the file lacks cannot be inferred: {error}") from error
+    return dict(_read_types(model.graph, inferred.graph))
+
+
+def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto:
+    """Copy a model: of its initializers the smallest have contents, and the others are inputs, for only types count."""
+    copy = onnx.ModelProto(ir_version=model.ir_version)
+    # A node of a domain that the file does not name would end the inference.
+    domains = dict.fromkeys((node.domain for _, node in walk_nodes(model)), 1)
+    for domain, version in {**domains, **model.opset_imports}.items():
+        copy.opset_import.add(domain=domain, version=version)
+    copy.functions.extend(map(ir.serde.serialize_function, model.functions.values()))
+    graph, initializers = copy.graph, model.graph.initializers.values()
+    graph.name = "main"
+    graph.input.extend(map(ir.serde.serialize_value, model.graph.inputs))
+    graph.output.extend(map(ir.serde.serialize_value, model.graph.outputs))
+    graph.input.extend(_as_input(v) for v in initializers if not v.is_graph_input() and not _is_small(v))
+    # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
+    fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < _DEFAULTS_SINCE)
+    graph.initializer.extend(_copy_small(value) for value in fixed if _is_small(value))
+    matrices = {value.name for value in initializers if value.name and len(value.shape or ()) == 2}
+    graph.node.extend(made for node in model.graph for made in replace_node(ir.serde.serialize_node(node), matrices))
+    typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
+    graph.value_info.extend(map(ir.serde.serialize_value, typed))
+    _fold_literals(graph, model.opset_imports)
+    for info in (*graph.input, *graph.output, *graph.value_info) if dims else ():
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param in dims:
+                dim.dim_value = dims[dim.dim_param]
+    return copy
+
+
+def _is_small(value: ir.Value) -> bool:
+    tensor = value.const_value
+    if tensor is None or isinstance(tensor, ir.ExternalTensor):
+        return False
+    return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and tensor.nbytes <= SMALL_TENSOR_BYTES
+
+
+def _copy_small(value: ir.Value) -> onnx.TensorProto:
+    assert value.const_value is not None  # it is small
+    copy = ir.serde.serialize_tensor(value.const_value)
+    copy.name = value.name or ""
+    return copy
+
+
+def _as_input(value: ir.Value) -> onnx.ValueInfoProto:
+    """Return an initializer as an input; a long list of numbers without its length.
+
+    Inference takes every such list for a shape whose sizes it must follow, at hundreds of bytes each.
+    """
+    info = ir.serde.serialize_value(value)
+    shape = info.type.tensor_type.shape
+    if len(shape.dim) == 1 and shape.dim[0].dim_value > _LONGEST_SHAPE:
+        shape.dim[0].Clear()
+    return info
+
+
+def _read_types(graph: ir.Graph, inferred: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
+    """Yield what was inferred of a graph's tensors and of those in bodies; both graphs have the same bodies."""
+    infos = {info.name: info for info in (*inferred.input, *inferred.value_info, *inferred.output)}
+    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+        info = infos.get(value.name or "")
+        if info is not None and info.type.WhichOneof("value") is not None:
+            yield value, info
+    bodies = (body for node in graph for _, body in node_bodies(node))
+    inferred_bodies = (body for node in inferred.node for _, body in proto_bodies(node))
+    for body, inferred_body in zip(bodies, inferred_bodies, strict=True):
+        yield from _read_types(body, inferred_body)
+
+
+# -- computing with literals ------------------------------------------------------------------------------
+
+
+def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+    """Replace the nodes of a graph that compute a few whole numbers of others, all of them known, by their results."""
+    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if _is_short(tensor)}
+    for node in graph.node:
+        if node.op_type == "Constant" and not node.domain:
+            tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
+            arrays.update((node.output[0], numpy_helper.to_array(t)) for t in tensors if _is_short(t))
+        elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
+            result = _compute(node, arrays, opsets)
+            if result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
+                arrays[node.output[0]] = result
+                node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
+
+
+def _is_short(tensor: onnx.TensorProto) -> bool:
+    is_whole = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
+    return is_whole and bool(np.prod(tensor.dims) <= _MOST_NUMBERS)
+
+
+def _compute(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
+    with np.errstate(all="ignore"):
+        (result,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
+    return np.asarray(result)

@@ -1,0 +1,181 @@
+"""Running a tool of others on a model: a folder to work in, files to read and write, the hierarchy carried through."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import onnx
+import onnx_ir as ir
+
+from hieronnx.errors import ExportError, HieronnxError, writing
+from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.staging import staging
+from hieronnx.files.wire import find_locations, read_locations
+from hieronnx.files.writing import check_output, list_own_files
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
+from hieronnx.graph.walks import first_name, walk_bodies
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.tools.carry import CarryResult, carry_temporary
+
+Run: TypeAlias = Callable[[Path, Path, Hierarchy], Iterable[str]]
+"""Takes the file to read, the file to write and the model's hierarchy; returns notes for the user."""
+
+_LARGE = 3 << 29  # tools need room: the most that one file can have is 2 GB
+
+
+def run_tool(
+    model: ModelLike,
+    output: str | os.PathLike[str],
+    tool: str,
+    run: Run,
+    *,
+    embed: bool,
+    sidecar: bool,
+    progress: Callable[[str], None] | None,
+) -> CarryResult:
+    """Run a tool on a model and write what it made, with the model's hierarchy carried onto it.
+
+    Args:
+        model: The model, with its hierarchy.
+        output: Where to write; the sidecar goes beside it.
+        tool: What runs, for messages.
+        run: Runs it.
+        embed: Whether to write the hierarchy into the file as metadata.
+        sidecar: Whether to write it beside the file as JSON.
+        progress: Called with the name of each stage as it begins.
+
+    Raises:
+        HieronnxError: If the model has no hierarchy, the tool fails, or the output cannot be written.
+    """
+    destination, report = Path(output), progress or (lambda _stage: None)
+    opened = open_model(model)
+    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+    check_output(destination, list_own_files(model))
+    with _working_folder(model, destination) as (source, made):
+        report(f"running {tool}")
+        with _reporting_failures(tool):
+            notes = tuple(run(source, made, hierarchy))
+        report("carrying the hierarchy")
+        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
+    return replace(result, notes=(*result.notes, *notes))
+
+
+@contextmanager
+def _reporting_failures(tool: str) -> Iterator[None]:
+    """Turn whatever a tool raises into one of our errors."""
+    try:
+        yield
+    except (HieronnxError, MemoryError):
+        raise
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+        raise ExportError(
+            f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
+            "--debug shows all that it said; another tool or another opset may work"
+        ) from error
+
+
+@contextmanager
+def _working_folder(model: ModelLike, output: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield the model as a file, and the path where a tool is to write; both folders are gone afterwards."""
+    with staging(output) as staged:
+        folders = staged.with_name("source"), staged.with_name("made")
+        for folder in folders:
+            folder.mkdir()
+        if isinstance(model, str | os.PathLike):
+            source = Path(model)
+        else:
+            source = folders[0] / "model.onnx"
+            with writing(source):
+                proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
+                onnx.save(proto, source)
+        # A name that no other file has: onnx looks for data of the same name in the current folder, and gives up.
+        yield source, folders[1] / f"{staged.parent.name.strip('.')}.onnx"
+
+
+# -- what tools read and write ----------------------------------------------------------------------------
+
+
+def has_external_data(source: Path) -> bool:
+    """Say whether what is made of a model should have its weights in a file of their own: as it has, or as it must."""
+    return source.stat().st_size > _LARGE or bool(read_locations(source))
+
+
+def data_name(path: Path) -> str:
+    """Return the name of the file for a model's weights."""
+    return f"{path.name}.data"
+
+
+def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
+    """Save what a tool made."""
+    onnx.save(
+        model,
+        path,
+        save_as_external_data=external,
+        location=data_name(path) if external else None,
+        size_threshold=SMALL_TENSOR_BYTES,
+    )
+    copy_permissions(path)
+
+
+def copy_permissions(path: Path) -> None:
+    """Give a model's weights the permissions of the model: onnx makes their file for its owner alone."""
+    for data in path.parent.glob(f"{path.name}.*"):
+        shutil.copymode(path, data)
+
+
+class Copy(NamedTuple):
+    """A copy of a model, the names of chosen nodes in it, and how many nodes got a name of their own for that."""
+
+    path: Path
+    chosen: list[str]
+    named: int
+
+
+def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]]) -> Copy:
+    """Copy a model for a tool that selects nodes by name: where nodes were chosen, each gets a name of its own.
+
+    Declared types of initializers are left out: they are in the initializers, and quantizers forget to change them.
+
+    Args:
+        source: The model.
+        folder: Where to put it and its data; it is made.
+        chosen: Nodes, by their graphs' keys and their first outputs.
+    """
+    model = onnx.load(source, load_external_data=False)
+    folder.mkdir()
+    for location in sorted(find_locations(model)):
+        target = folder / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source.parent / location, target)  # onnx refuses links
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    declared = [value for value in model.graph.value_info if value.name not in initializers]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(declared)
+    nodes = [(key, node) for key, graph in walk_bodies(model.graph) for node in graph.node]
+    named = _name_apart([node for _, node in nodes]) if chosen else 0
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return Copy(path, [node.name for key, node in nodes if (key, first_name(node.output)) in chosen], named)
+
+
+def _name_apart(nodes: list[onnx.NodeProto]) -> int:
+    """Name the nodes that have no name, or one that others have, after what they make; return how many."""
+    names = Counter(node.name for node in nodes)
+    taken, unnamed = set(names), [node for node in nodes if not node.name or names[node.name] > 1]
+    for node in unnamed:
+        stem = first_name(node.output) or node.op_type
+        name, number = stem, 0
+        while name in taken:
+            number += 1
+            name = f"{stem}_{number}"
+        node.name = name
+        taken.add(name)
+    return len(unnamed)

@@ -8,6 +8,7 @@ from hieronnx._version import __version__
 
 if TYPE_CHECKING:
     from hieronnx.errors import HieronnxError
+    from hieronnx.files.findings import Finding
     from hieronnx.files.opening import load
     from hieronnx.hierarchy.hierarchy import Hierarchy
     from hieronnx.hierarchy.records import Call, CallId, Initializer, Module, Node
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from hieronnx.tools.extract.result import ExtractResult
     from hieronnx.tools.optimize import optimize
     from hieronnx.tools.quantize import quantize
-    from hieronnx.tools.validate.findings import Finding, ValidateResult
+    from hieronnx.tools.validate.result import ValidateResult
     from hieronnx.tools.validate.validating import validate
 
 __all__ = [

@@ -24,7 +24,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.report.findings import findings_to_json, render_findings
 from hieronnx.report.summary import render_coverage, render_model, summary_to_json
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
-from hieronnx.tools.validate.findings import ValidateResult
+from hieronnx.tools.validate.result import ValidateResult
 from support.layered import spoil, write_layered
 from support.onnxdata import made
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from rich.text import Text
 
+from hieronnx.files.findings import Finding
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.validate.findings import SEVERITIES, Finding, ValidateResult
+from hieronnx.tools.validate.result import SEVERITIES, ValidateResult
 
 _SHOWN = 5
 """So many of a kind are listed; the rest are counted."""

@@ -192,7 +192,7 @@ def test_a_fix_that_would_lose_a_fact_is_refused(model: Path) -> None:
     before = sidecar_path(model).read_bytes()
     refused = run(model, "--fix")
     assert refused.exit_code == 2
-    assert "initializer 'layers.0.weight' speaks of call 'layers.9'" in refused.stderr
+    assert "initializer 'layers.0.weight' refers to call 'layers.9'" in refused.stderr
     assert sidecar_path(model).read_bytes() == before
 
 

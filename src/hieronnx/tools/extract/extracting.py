@@ -10,6 +10,8 @@ import onnx
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import open_model
+from hieronnx.files.weights import find_inner_weights, find_weights
+from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
 from hieronnx.graph.view import NO_TENSOR, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
@@ -21,8 +23,6 @@ from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, re
 from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
 from hieronnx.tools.extract.shared import find_fused, find_shared
 from hieronnx.tools.extract.source import Source, prepare
-from hieronnx.tools.extract.weights import find_inner_weights, find_weights
-from hieronnx.tools.extract.write import check_output, fill_model, write_part
 
 
 def extract(
@@ -75,7 +75,7 @@ def extract_all(
     outputs = {call.id: place / f"{_file_stem(call, extractor.hierarchy)}.onnx" for call in calls}
     for call in calls:
         if call.id not in empty:
-            check_output(extractor.source, outputs[call.id])
+            check_output(outputs[call.id], extractor.files)
     for call in calls:
         if call.id in empty:
             skipped(empty[call.id])
@@ -107,6 +107,7 @@ class Extractor:
         self._types = ValueTypes(self.source)
         self._relative_names = relative_names
         self._exporter = self.hierarchy.model.get("exporter", "")
+        self.files = list_own_files(self.source.opened.path or self.source.opened.model)
 
     @property
     def hierarchy(self) -> Hierarchy:
@@ -132,16 +133,18 @@ class Extractor:
             raise HieronnxError(self.explain_no_nodes(call.id))
         source = self.source
         if output is not None:
-            check_output(source, Path(output))
+            check_output(Path(output), self.files)
         model = build_model(source, part, self._types)
         rebased = rebase_calls(self.hierarchy, call.id)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         rename_tensors(model, names)
-        weights, inner = find_weights(source, part, names), find_inner_weights(source, model)
+        initializers = (source.values[tensor] for tensor in part.initializers)
+        weights = find_weights(source.opened, initializers, source.located, names)
+        pieces = ModelPieces(model, weights, find_inner_weights(source.opened, model), frozenset(self.files))
         hierarchy = rebase_hierarchy(source, part, rebased, names)
         if output is None:
-            return _make_result(source, part, call, hierarchy, fill_model(model, weights, inner, hierarchy))
-        described = write_part(model, weights, inner, hierarchy, Path(output), self._exporter)
+            return _make_result(source, part, call, hierarchy, assemble(pieces, hierarchy))
+        described = write(pieces, hierarchy, output, exporter=self._exporter)
         return _make_result(source, part, call, described, Path(output))
 
 

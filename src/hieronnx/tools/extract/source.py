@@ -14,7 +14,6 @@ from hieronnx.files.wire import locate_initializers
 from hieronnx.graph.building import view_model
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.graph.walks import node_bodies
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId, Node
 
@@ -122,12 +121,6 @@ class Source:
         """Where in the model's file its initializers are, by name; none for a model in memory."""
         return {} if self.opened.path is None else locate_initializers(self.opened.path)
 
-    @cached_property
-    def inner_data(self) -> Sequence[ir.ExternalTensor]:
-        """What bodies and attributes have as external data."""
-        tensors = (tensor for node in self.nodes for tensor in _inner_tensors(node))
-        return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
-
     def is_literal(self, tensor: int) -> bool:
         """Say whether a tensor is written down in the file: an initializer, or what a Constant holds."""
         producer = self.view.producers[tensor]
@@ -176,18 +169,6 @@ def prepare(opened: OpenedModel) -> Source:
     known = {(node.graph, node.output): node for node in hierarchy.nodes}
     attributions = [known[view.node_key(index)] for index in range(len(view.nodes))]
     return Source(opened, hierarchy, view, nodes, attributions, _find_kinds(view))
-
-
-def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR:
-            yield attribute.as_tensor()
-        elif attribute.type == ir.AttributeType.TENSORS:
-            yield from attribute.as_tensors()
-    for _, body in node_bodies(node):
-        yield from (value.const_value for value in body.initializers.values())
 
 
 # -- what tensors depend on -------------------------------------------------------------------------------

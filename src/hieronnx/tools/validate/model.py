@@ -1,4 +1,4 @@
-"""What holds for any ONNX file: the ONNX checker, and the files that its weights are in. No weight is read."""
+"""The checks of any ONNX file: the ONNX checker, and the files that its weights are in. No weight is read."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
-from hieronnx.tools.validate.findings import Finding
+from hieronnx.files.findings import Finding
+from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
-_REPAIR = "mend the model with what made it: hieronnx never changes a graph"
-_WHOLE = "get the file anew: what is there is not whole"
+_REPAIR = "fix the model with what made it: hieronnx never changes a graph"
+_WHOLE = "get the file again: what is there is not whole"
 # What the checker names on stdout, whoever that belongs to: operators that ONNX had for a while.
-_EXPERIMENTAL = frozenset(
-    {
-        "ATen",
-        "Affine",
-        "ConstantFill",
-        "Crop",
-        "DynamicSlice",
-        "GRUUnit",
-        "GivenTensorFill",
-        "ImageScaler",
-        "ParametricSoftplus",
-        "Scale",
-        "ScaledTanh",
-    }
-)
+_EXPERIMENTAL = {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
+_EXPERIMENTAL |= {"ParametricSoftplus", "Scale", "ScaledTanh"}
 _ELSEWHERE = "hieronnx.elsewhere"
 _RUNTIME = "com.microsoft"  # ONNX Runtime declares it in each file that it writes
 _FOR_RUNTIME = "run the file in ONNX Runtime; for other runtimes, optimize at a lower level"
@@ -134,7 +122,7 @@ def _set_apart(model: onnx.ModelProto) -> list[Finding]:
     local = {function.name for function in model.functions}
     of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
     found: dict[str, Finding] = {}
-    for node in _walk_nodes(model):
+    for node in (node for _, graph in walk_protos(model) for node in graph.node):
         excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
         if excuse is not None:
             place = f"node '{node.name or next(iter(node.output), '')}'"
@@ -158,43 +146,23 @@ def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
 # -- walking ----------------------------------------------------------------------------------------------
 
 
-def _walk_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                waiting += attribute.graphs
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-
-
-def _walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _walk_graphs(model):
-        yield from graph.node
-
-
 def _walk_attributes(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
-    return (attribute for node in _walk_nodes(model) for attribute in node.attribute)
+    return (attribute for _, graph in walk_protos(model) for node in graph.node for attribute in node.attribute)
 
 
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor, the parts of sparse ones too."""
-    for graph in _walk_graphs(model):
+    for _, graph in walk_protos(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.initializer
-    for attribute in _walk_attributes(model):
-        yield from attribute.tensors
-        if attribute.HasField("t"):
-            yield attribute.t
+        yield from walk_attribute_tensors(graph)
     for sparse in _walk_sparse(model):
         yield sparse.values
         yield sparse.indices
 
 
 def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
-    for graph in _walk_graphs(model):
+    for _, graph in walk_protos(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.sparse_initializer
     for attribute in _walk_attributes(model):
@@ -206,9 +174,8 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
 # -- weights in other files -------------------------------------------------------------------------------
 
 
-def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> list[Finding]:
+def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Finding]:
     """Check that the files with the model's weights are there and large enough; they are not opened."""
-    found: list[Finding] = []
     sizes: dict[str, int | None] = {}
     for tensor in _walk_tensors(skeleton):
         location = _entries(tensor).get("location", "")
@@ -216,17 +183,16 @@ def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> list[Finding
             continue
         if _is_outside(location):
             message = f"its data is in '{location}', which is not in the model's folder: no runtime will follow"
-            found.append(Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR))
+            yield Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR)
             continue
         if location not in sizes:
             sizes[location] = _file_size(folder, location)
         size = sizes[location]
         if size is not None:
-            found += _check_range(tensor, location, size)
+            yield from _check_range(tensor, location, size)
     remedy = "put the file beside the model; the hierarchy can be used without it, the model cannot run"
-    missing = [location for location, size in sizes.items() if size is None]
-    found += [Finding("external-data", "warning", f"file '{m}'", "there is no such file", remedy) for m in missing]
-    return found
+    for location in (location for location, size in sizes.items() if size is None):
+        yield Finding("external-data", "warning", f"file '{location}'", "there is no such file", remedy)
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:

@@ -171,11 +171,13 @@ def read_document(content: bytes, name: str) -> tuple[Claim | None, list[Finding
         content: The file's content.
         name: The file's name, for the findings.
     """
-    try:
-        # The version first: a document of another one need not have this one's fields.
+    try:  # the version first: a document of another one need not have this one's fields
         version = msgspec.json.decode(content, type=_Versioned).format_version
-        if wrong := check_version(version, "sidecar", name):
-            return None, [wrong]
+    except (ValueError, RecursionError) as error:
+        return None, [Finding("sidecar-schema", "error", name, f"it is not a hierarchy: {error}", _RESTORE)]
+    if wrong := check_version(version, "sidecar", name):
+        return None, [wrong]
+    try:
         document = msgspec.json.decode(content, type=Document)
         policy = decode_policy(document.model.torch_nn)
     except (ValueError, RecursionError) as error:

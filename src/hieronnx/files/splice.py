@@ -13,39 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from hieronnx.errors import HieronnxError
+from hieronnx.files import wire
 from hieronnx.files.weights import Span
-from hieronnx.files.wire import (
-    ATTRIBUTE_GRAPH,
-    ATTRIBUTE_GRAPHS,
-    ATTRIBUTE_TENSORS,
-    ENTRY_KEY,
-    ENTRY_VALUE,
-    FUNCTION_NODE,
-    GRAPH_INITIALIZER,
-    GRAPH_NODE,
-    LOCATION,
-    MODEL_FUNCTIONS,
-    MODEL_GRAPH,
-    MODEL_METADATA,
-    NODE_ATTRIBUTE,
-    NODE_METADATA,
-    NODE_OUTPUT,
-    TENSOR_EXTERNAL,
-    Field,
-    explain,
-    frame,
-    label_bodies,
-    read_entry,
-    read_function_key,
-    read_text,
-    walk_fields,
-)
+from hieronnx.files.wire import Field, frame, label_bodies, read_entry, read_text, walk_fields
 from hieronnx.graph.walks import body_key
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 Chunk: TypeAlias = "bytes | memoryview | Span"
 _OURS = b"hieronnx."
-_BODIES = frozenset({ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS})
+_BODIES = frozenset({wire.ATTRIBUTE_GRAPH, wire.ATTRIBUTE_GRAPHS})
 
 
 class _Edits(NamedTuple):
@@ -85,19 +61,19 @@ def write_annotated(
             else:
                 stream.write(chunk)
     except (ValueError, IndexError) as error:
-        raise HieronnxError(f"the bytes to annotate are not an ONNX model: {explain(error)}") from error
+        raise HieronnxError(f"the bytes to annotate are not an ONNX model: {wire.explain(error)}") from error
     for key, value in model_metadata.items():
-        stream.write(_entry(MODEL_METADATA, key, value))
+        stream.write(_entry(wire.MODEL_METADATA, key, value))
 
 
 def _splice_model(model: memoryview, edits: _Edits, initializers: Sequence[Chunk]) -> Iterator[Chunk]:
     for number, whole, content in walk_fields(model):
-        if number == MODEL_GRAPH:
-            yield from framed(number, (*_splice_graph(content, "", edits, GRAPH_NODE), *initializers))
-        elif number == MODEL_FUNCTIONS:
-            key = read_function_key(content)
-            yield from framed(number, _splice_graph(content, key, edits, FUNCTION_NODE))
-        elif number != MODEL_METADATA or not _is_ours(content):
+        if number == wire.MODEL_GRAPH:
+            yield from framed(number, (*_splice_graph(content, "", edits, wire.GRAPH_NODE), *initializers))
+        elif number == wire.MODEL_FUNCTIONS:
+            key = wire.read_function_key(content)
+            yield from framed(number, _splice_graph(content, key, edits, wire.FUNCTION_NODE))
+        elif number != wire.MODEL_METADATA or not _is_ours(content):
             yield whole
 
 
@@ -105,33 +81,33 @@ def _splice_graph(graph: memoryview, key: str, edits: _Edits, node_field: int) -
     for number, whole, content in walk_fields(graph):
         if number == node_field:
             yield from framed(number, _splice_node(content, key, edits))
-        elif edits.moved and number == GRAPH_INITIALIZER and node_field == GRAPH_NODE:
+        elif edits.moved and number == wire.GRAPH_INITIALIZER and node_field == wire.GRAPH_NODE:
             yield from framed(number, _splice_tensor(content, edits.moved))
         else:
             yield whole
 
 
 def _splice_node(node: memoryview, graph: str, edits: _Edits) -> Iterator[Chunk]:
-    fields = [field for field in walk_fields(node) if field[0] != NODE_METADATA or not _is_ours(field[2])]
-    output = read_text(fields, NODE_OUTPUT)
+    fields = [field for field in walk_fields(node) if field[0] != wire.NODE_METADATA or not _is_ours(field[2])]
+    output = read_text(fields, wire.NODE_OUTPUT)
     for number, whole, content in fields:
-        if number == NODE_ATTRIBUTE:
+        if number == wire.NODE_ATTRIBUTE:
             yield from _splice_attribute(whole, content, graph, output, edits)
         else:
             yield whole
-    present = {read_entry(content)[0] for number, _, content in fields if number == NODE_METADATA}
+    present = {read_entry(content)[0] for number, _, content in fields if number == wire.NODE_METADATA}
     for key, value in edits.metadata.get((graph, output), {}).items():
         if key.encode() not in present:
-            yield _entry(NODE_METADATA, key, value)
+            yield _entry(wire.NODE_METADATA, key, value)
 
 
 def _splice_attribute(
     whole: memoryview, attribute: memoryview, graph: str, output: str, edits: _Edits
 ) -> Iterator[Chunk]:
     fields = list(walk_fields(attribute))
-    edited = _BODIES | ATTRIBUTE_TENSORS if edits.moved else _BODIES
+    edited = _BODIES | wire.ATTRIBUTE_TENSORS if edits.moved else _BODIES
     if any(number in edited for number, _, _ in fields):
-        yield from framed(NODE_ATTRIBUTE, _splice_attribute_fields(fields, graph, output, edits))
+        yield from framed(wire.NODE_ATTRIBUTE, _splice_attribute_fields(fields, graph, output, edits))
     else:
         yield whole
 
@@ -140,8 +116,8 @@ def _splice_attribute_fields(fields: Sequence[Field], graph: str, output: str, e
     for label, (number, whole, content) in label_bodies(fields):
         if label is not None:
             key = body_key(graph, output, label)
-            yield from framed(number, _splice_graph(content, key, edits, GRAPH_NODE))
-        elif edits.moved and number in ATTRIBUTE_TENSORS:
+            yield from framed(number, _splice_graph(content, key, edits, wire.GRAPH_NODE))
+        elif edits.moved and number in wire.ATTRIBUTE_TENSORS:
             yield from framed(number, _splice_tensor(content, edits.moved))
         else:
             yield whole
@@ -150,8 +126,8 @@ def _splice_attribute_fields(fields: Sequence[Field], graph: str, output: str, e
 def _splice_tensor(tensor: memoryview, moved: Mapping[str, str]) -> Iterator[Chunk]:
     """Yield a tensor that says where its data is now."""
     for number, whole, content in walk_fields(tensor):
-        key, value = read_entry(content) if number == TENSOR_EXTERNAL else (b"", b"")
-        new = moved.get(str(value, "utf-8")) if key == LOCATION else None
+        key, value = read_entry(content) if number == wire.TENSOR_EXTERNAL else (b"", b"")
+        new = moved.get(str(value, "utf-8")) if key == wire.LOCATION else None
         yield whole if new is None else _entry(number, "location", new)
 
 
@@ -164,7 +140,7 @@ def framed(number: int, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 def _entry(number: int, key: str, value: str) -> bytes:
     """Return an entry of metadata as a field."""
-    pairs = ((ENTRY_KEY, key.encode()), (ENTRY_VALUE, value.encode()))
+    pairs = ((wire.ENTRY_KEY, key.encode()), (wire.ENTRY_VALUE, value.encode()))
     content = b"".join(frame(field, len(text)) + text for field, text in pairs)
     return frame(number, len(content)) + content
 

@@ -264,8 +264,7 @@ def read_left_out(path: str | os.PathLike[str]) -> list[dict[str, int]]:
 def _left_out(tensor: memoryview) -> dict[str, int]:
     sizes: dict[str, int] = {}
     fields = list(walk_fields(tensor))
-    kept = len(_skeleton_tensor(tensor)) == len(fields)
-    for number, whole, content in () if kept else fields:
+    for number, whole, content in () if _is_small(fields) else fields:
         if number in _TENSOR_DATA:
             name = onnx.TensorProto.DESCRIPTOR.fields_by_number[number].name
             sizes[name] = sizes.get(name, 0) + (len(content) or len(whole))
@@ -287,7 +286,8 @@ def read_skeleton(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 
 def _decode_skeleton(view: memoryview) -> onnx.ModelProto:
-    model = onnx.ModelProto.FromString(_cut(view, MODEL_GRAPH, lambda graph: _cut(graph, GRAPH_INITIALIZER, _shell)))
+    shortened = _shorten(view, MODEL_GRAPH, lambda graph: _shorten(graph, GRAPH_INITIALIZER, _skeleton_tensor))
+    model = onnx.ModelProto.FromString(shortened)
     for text in _walk_texts(model):
         if isinstance(text, bytes):  # so protobuf returns what is not UTF-8
             raise ValueError(f"a name in it is not UTF-8: {text[:100]!r}")
@@ -296,7 +296,7 @@ def _decode_skeleton(view: memoryview) -> onnx.ModelProto:
     return model
 
 
-def _cut(message: memoryview, number: int, shorten: Callable[[memoryview], bytes]) -> bytes:
+def _shorten(message: memoryview, number: int, shorten: Callable[[memoryview], bytes]) -> bytes:
     """Return a message with the fields of one number shortened."""
     parts: list[bytes | memoryview] = []
     for field, whole, content in walk_fields(message):
@@ -308,14 +308,15 @@ def _cut(message: memoryview, number: int, shorten: Callable[[memoryview], bytes
     return b"".join(parts)
 
 
-def _shell(tensor: memoryview) -> bytes:
-    return b"".join(_skeleton_tensor(tensor))
-
-
-def _skeleton_tensor(tensor: memoryview) -> list[memoryview]:
+def _skeleton_tensor(tensor: memoryview) -> bytes:
+    """Return a tensor without its elements, unless they are few."""
     fields = list(walk_fields(tensor))
-    small = sum(len(whole) for number, whole, _ in fields if number in _TENSOR_DATA) <= _SMALL_TENSOR_DATA
-    return [whole for number, whole, _ in fields if small or number not in _TENSOR_DATA]
+    small = _is_small(fields)
+    return b"".join(whole for number, whole, _ in fields if small or number not in _TENSOR_DATA)
+
+
+def _is_small(tensor: Sequence[Field]) -> bool:
+    return sum(len(whole) for number, whole, _ in tensor if number in _TENSOR_DATA) <= _SMALL_TENSOR_DATA
 
 
 def _walk_texts(model: onnx.ModelProto) -> Iterator[str]:

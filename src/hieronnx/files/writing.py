@@ -78,9 +78,10 @@ def write(
         HieronnxError: If it cannot be written, or would destroy what it is made of. Nothing is left behind.
     """
     target = Path(output)
-    in_place = _is_file(source, target)
+    in_place = isinstance(source, str | os.PathLike) and target.exists() and target.samefile(source)
     if in_place and embed is not None:
         target = target.resolve()  # a link stays one
+    folder = Path(source).parent if isinstance(source, str | os.PathLike) else Path()
     moved = {} if in_place else _name_data(source, target)
     outside = _choose_external(source) if isinstance(source, ModelPieces) else []
     data = [*moved.values(), *([_data_path(target).name] if outside else [])]
@@ -88,10 +89,10 @@ def write(
     check_output(target, kept, data)
     unused = set() if in_place else _find_unused(target, kept, data)
     with staging(target) as staged, writing(target):
+        for location, name in moved.items():
+            # Not as a link, which would be quick, too: onnx refuses data that has two names.
+            (shutil.move if temporary else shutil.copyfile)(folder / location, staged.with_name(name))
         if embed is not None:
-            for old, new in moved.items():
-                # Not as a link, which would be quick, too: onnx refuses data that has two names.
-                (shutil.move if temporary else shutil.copyfile)(_folder(source) / old, staged.with_name(new))
             _write_model(source, staged, hierarchy if embed else None, moved, outside)
         if in_place and embed is not None:
             shutil.copymode(target, staged)
@@ -188,12 +189,12 @@ def _choose_external(pieces: ModelPieces) -> list[Weight]:
     """Choose the weights that go into a file of their own: those that have been in one, or all where they must."""
     inside = sum(weight.size for weight in pieces.weights if weight.data is None) + pieces.structure.ByteSize()
     too_large = inside > LARGEST_MESSAGE - _MARGIN
-    moved = [w for w in pieces.weights if w.data is not None or (too_large and _can_move(w))]
-    return [*moved, *(weight for _, weight in pieces.inner)]
-
-
-def _can_move(weight: Weight) -> bool:
-    return weight.size > SMALL_TENSOR_BYTES and weight.header.data_type != onnx.TensorProto.STRING
+    chosen = []
+    for weight in pieces.weights:
+        can_move = weight.size > SMALL_TENSOR_BYTES and weight.header.data_type != onnx.TensorProto.STRING
+        if weight.data is not None or (too_large and can_move):
+            chosen.append(weight)
+    return [*chosen, *(weight for _, weight in pieces.inner)]
 
 
 def _place_weights(pieces: ModelPieces, outside: Sequence[Weight], data: Path) -> list[Chunk]:
@@ -268,15 +269,6 @@ def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ())
     for target in beside:
         if target.exists() and target not in earlier:
             raise HieronnxError(f"'{target}' is there and does not belong to '{output}'; move it, or give another name")
-
-
-def _is_file(source: ModelLike | ModelPieces, path: Path) -> bool:
-    return isinstance(source, str | os.PathLike) and path.exists() and path.samefile(source)
-
-
-def _folder(source: ModelLike | ModelPieces) -> Path:
-    assert isinstance(source, str | os.PathLike)  # what is in memory brings no files
-    return Path(source).parent
 
 
 def _data_path(output: Path) -> Path:

@@ -267,3 +267,17 @@ def test_nothing_is_written_where_nothing_is_wrong(model: Path) -> None:
     before = sidecar_path(model).stat().st_mtime_ns, model.stat().st_mtime_ns
     assert run(model, "--fix").output == "nothing wrong\n"
     assert (sidecar_path(model).stat().st_mtime_ns, model.stat().st_mtime_ns) == before
+
+
+def test_python_fixes_as_the_command_does(model: Path) -> None:
+    sidecar_path(model).unlink()
+    result = hieronnx.validate(model, fix=True, strict=True)
+    assert result.passed
+    assert result.fixed == ("wrote model_hierarchy.json from the metadata inside the model; parameters stay unknown",)
+    assert hieronnx.validate(model, fix=True).fixed == ()
+    spoil(model, at("nodes", 4, "evidence", to="name"))
+    assert hieronnx.validate(model, fix_from="embedded").passed
+    with pytest.raises(hieronnx.HieronnxError, match="only a file can be fixed"):
+        hieronnx.validate(onnx.load(model), fix=True)
+    with pytest.raises(hieronnx.HieronnxError, match="no form of a hierarchy 'memory'; choose one of"):
+        hieronnx.validate(model, fix_from="memory")

@@ -46,26 +46,25 @@ def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]])
         skeleton: The model; its tensors in other files need not be there.
         left_out: The bytes by kind that each initializer of the main graph would have.
     """
-    found = [
-        f for tensor, sizes in zip(skeleton.graph.initializer, left_out, strict=True) for f in _size(tensor, sizes)
-    ]
+    findings: list[Finding] = []
     model = onnx.ModelProto()
     model.CopyFrom(skeleton)
     for tensor, sizes in zip(model.graph.initializer, left_out, strict=True):
+        findings += _check_sizes(tensor, sizes)
         _stand_in(tensor, sizes)
     for sparse in _walk_sparse(model):
         _empty(sparse)
     for tensor in _walk_tensors(model):
         _bring_in(tensor)
-    found += _set_apart(model)
+    findings += _set_apart(model)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        found.append(Finding("onnx", "error", "graph", " ".join(str(error).split()), _REPAIR))
-    return found
+        findings.append(Finding("onnx", "error", "graph", " ".join(str(error).split()), _REPAIR))
+    return findings
 
 
-def _size(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator[Finding]:
+def _check_sizes(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator[Finding]:
     """Compare the bytes of an initializer with those that its shape and type need."""
     needed = {"raw_data": _nbytes(tensor)}
     needed |= {kind: math.prod(tensor.dims) * width for kind, width in _BYTES_PER_ENTRY.items()}
@@ -110,8 +109,8 @@ def _empty(sparse: onnx.SparseTensorProto) -> None:
 
 
 def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
-    held = any(getattr(tensor, kind) for kind in _ONE_ELEMENT)
-    return not held and tensor.data_location == onnx.TensorProto.EXTERNAL and bool(_entries(tensor).get("location"))
+    external = tensor.data_location == onnx.TensorProto.EXTERNAL and _entries(tensor).get("location")
+    return bool(external) and not any(getattr(tensor, kind) for kind in _ONE_ELEMENT)
 
 
 def _set_apart(model: onnx.ModelProto) -> list[Finding]:
@@ -121,17 +120,17 @@ def _set_apart(model: onnx.ModelProto) -> list[Finding]:
     """
     local = {function.name for function in model.functions}
     of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for node in (node for _, graph in walk_protos(model) for node in graph.node):
         excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
         if excuse is not None:
             place = f"node '{node.name or next(iter(node.output), '')}'"
-            found.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
+            findings.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
             node.domain = _ELSEWHERE
-    if found:
+    if findings:
         for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
             imports.add(domain=_ELSEWHERE, version=1)
-    return list(found.values())
+    return list(findings.values())
 
 
 def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
@@ -144,10 +143,6 @@ def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
 
 
 # -- walking ----------------------------------------------------------------------------------------------
-
-
-def _walk_attributes(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
-    return (attribute for _, graph in walk_protos(model) for node in graph.node for attribute in node.attribute)
 
 
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -165,10 +160,10 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
     for _, graph in walk_protos(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.sparse_initializer
-    for attribute in _walk_attributes(model):
-        yield from attribute.sparse_tensors
-        if attribute.HasField("sparse_tensor"):
-            yield attribute.sparse_tensor
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            yield from attribute.sparse_tensors
+            if attribute.HasField("sparse_tensor"):
+                yield attribute.sparse_tensor
 
 
 # -- weights in other files -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hieronnx.files.wire import read_skeleton
 from hieronnx.files.writing import write
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Module, Node
+from hieronnx.hierarchy.records import Module
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
 
 FORMS = ("sidecar", "embedded")
@@ -42,10 +42,13 @@ def repair(path: str | os.PathLike[str], *, trust: str | None = None) -> tuple[s
     if trusted is None or trusted.hierarchy is None:
         return ()
     beside = sidecar is not trusted or trusted.is_stale
-    inside = trusted.is_stale if embedded is trusted else not _is_up_to_date(embedded, trusted)
+    current = embedded is not None and embedded.is_whole and not embedded.is_stale and _agree(trusted, embedded)
+    inside = trusted.is_stale if embedded is trusted else not current
     if inside and embedded is not None:
         _make_sure_no_key_is_lost(model_path, embedded)
-    hierarchy = replace(trusted.hierarchy, nodes=_name_nodes(trusted.hierarchy.nodes, view))
+    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
+    nodes = tuple(replace(node, name=names[node.key]) for node in trusted.hierarchy.nodes)
+    hierarchy = replace(trusted.hierarchy, nodes=nodes)
     written: list[str] = []
     if beside and _may_replace(sidecar):
         written.append(_write_sidecar(model_path, hierarchy, sidecar, view, own=sidecar is trusted))
@@ -99,10 +102,6 @@ def _contradict(sidecar: Form | None, embedded: Form | None) -> bool:
 def _attributions(form: Form) -> dict[tuple[str, str], object]:
     nodes = form.hierarchy.nodes if form.hierarchy is not None else ()
     return {node.key: (node.scope, node.origins, node.evidence) for node in nodes if node.evidence != "root"}
-
-
-def _is_up_to_date(embedded: Form | None, sidecar: Form) -> bool:
-    return embedded is not None and embedded.is_whole and not embedded.is_stale and _agree(sidecar, embedded)
 
 
 def _may_replace(form: Form | None) -> bool:
@@ -181,8 +180,3 @@ def _merge_modules(table: Mapping[str, Module], hierarchy: Hierarchy) -> dict[st
         if modules.setdefault(path, module).qualified_class != module.qualified_class:
             modules[path] = replace(modules[path], class_name=module.class_name, qualified_class=module.qualified_class)
     return modules
-
-
-def _name_nodes(nodes: tuple[Node, ...], view: View) -> tuple[Node, ...]:
-    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
-    return tuple(replace(node, name=names[node.key]) for node in nodes)

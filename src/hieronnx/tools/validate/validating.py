@@ -53,7 +53,11 @@ def validate(
         True
     """
     limits = read_thresholds(thresholds or {})
-    fixed = _fix(model, fix_from) if fix or fix_from is not None else ()
+    fixed: tuple[str, ...] = ()
+    if fix or fix_from is not None:
+        if not isinstance(model, str | os.PathLike):
+            raise InputError("only a file can be fixed; save the model, and give the path instead")
+        fixed = repair(model, trust=fix_from)
     subject = _open(model)
     findings = check_onnx(subject.skeleton, subject.left_out)
     if subject.path is not None:
@@ -61,12 +65,6 @@ def validate(
     accepted = not any(item.severity == "error" for item in findings)
     findings += _check_structure(subject, baseline, limits, accepted)
     return ValidateResult(subject.name, sort_findings(findings), strict, fixed)
-
-
-def _fix(model: ModelLike, trust: str | None) -> tuple[str, ...]:
-    if not isinstance(model, str | os.PathLike):
-        raise InputError("only a file can be fixed; save the model, and give the path instead")
-    return repair(model, trust=trust)
 
 
 @dataclass(frozen=True, slots=True)

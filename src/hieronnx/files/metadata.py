@@ -180,17 +180,21 @@ def _read_nodes(model: ir.Model) -> tuple[tuple[Node, ...], tuple[str | None, ..
     """Read what the nodes have embedded: each node, the tag that is written on it, and what is wrong."""
     nodes, tags, findings = [], [], []
     for graph, node in walk_nodes(model):
-        place = f"metadata: {node_place(graph, first_output(node), node.name or '')}"
         try:
             nodes.append(_read_node(graph, node))
             tags.append(node.metadata_props.get(f"{_PREFIX}tag"))
         except (ValueError, RecursionError) as error:
-            findings.append(_error(place, f"what is written on it is not what hieronnx writes: {error}"))
+            message = f"what is written on it is not what hieronnx writes: {error}"
+            findings.append(_error(_place(graph, node), message))
             continue
         if f"{_PREFIX}module" not in node.metadata_props:
             message = "it carries no scope; tools that read the metadata take it for the root's"
-            findings.append(Finding("metadata", "warning", place, message, _REWRITE))
+            findings.append(Finding("metadata", "warning", _place(graph, node), message, _REWRITE))
     return tuple(nodes), tuple(tags), findings
+
+
+def _place(graph: str, node: ir.Node) -> str:
+    return f"metadata: {node_place(graph, first_output(node), node.name or '')}"
 
 
 def _read_node(graph: str, node: ir.Node) -> Node:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import onnx
@@ -36,6 +36,8 @@ _IN_BOTH = ("scope", "origins", "evidence")
 _NEWER = "use a newer hieronnx if a newer one wrote the file; otherwise take the key out: nothing reads it"
 _REWRITE = "write it again with 'hieronnx validate --fix'"
 _CHOOSE = "say which one to trust: 'hieronnx validate --fix-from sidecar' or '--fix-from embedded'"
+_Keys: TypeAlias = "dict[str, _Keys] | list[_Keys] | None"
+"""The keys of an object, each with those of its value; or of the items of a list or map; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,39 +132,33 @@ def _make_form(claim: Claim | None, belongs: bool, findings: Iterable[Finding]) 
 
 def _find_unknown_keys(content: bytes) -> list[Finding]:
     """Find keys of a sidecar that this version does not know, one finding for each kind of place."""
-    places = Counter(_walk_unknown(msgspec.json.decode(content), inspect.type_info(Document), "$"))
+    places = Counter(_walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$"))
     return [_unknown_key("sidecar", place, times) for place, times in places.items()]
 
 
-def _walk_unknown(value: Any, kind: inspect.Type, place: str) -> Iterator[str]:
-    """Yield the place of each key that a value of this type does not have; lists and maps are walked as one place."""
+def _keys_of(kind: inspect.Type) -> _Keys:
+    """Return the keys that a value of this type has."""
     if isinstance(kind, inspect.UnionType):  # of something and null
-        kind = next((option for option in kind.types if _has_keys(option)), kind)
-    if not _has_keys(kind) or value is None:
-        return
+        return next((keys for option in kind.types if (keys := _keys_of(option)) is not None), None)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
-        types = {field.encode_name: field.type for field in kind.fields}
-        yield from (f"{place}.{key}" for key in value if key not in types)
-        for key, inner in types.items():
-            yield from _walk_unknown(value.get(key), inner, f"{place}.{key}")
-    else:
-        for item in value.values() if isinstance(kind, inspect.DictType) else value:
-            yield from _walk_unknown(item, _item_type(kind), f"{place}[]")
-
-
-def _has_keys(kind: inspect.Type) -> bool:
-    """Say whether a type is or contains one with keys of its own."""
-    if isinstance(kind, inspect.UnionType):
-        return any(map(_has_keys, kind.types))
-    inner = _item_type(kind)
-    return isinstance(kind, inspect.StructType | inspect.DataclassType) if inner is kind else _has_keys(inner)
-
-
-def _item_type(kind: inspect.Type) -> inspect.Type:
-    """Return the type of what a list or map contains; any other type as it is."""
+        return {field.encode_name: _keys_of(field.type) for field in kind.fields}
     if isinstance(kind, inspect.DictType):
-        return kind.value_type
-    return kind.item_type if isinstance(kind, inspect.ListType | inspect.VarTupleType) else kind
+        inner = _keys_of(kind.value_type)
+    else:
+        inner = _keys_of(kind.item_type) if isinstance(kind, inspect.ListType | inspect.VarTupleType) else None
+    return None if inner is None else [inner]
+
+
+def _walk_unknown(value: Any, keys: _Keys, place: str) -> Iterator[str]:
+    """Yield the place of each key that a value should not have; lists and maps are walked as one place."""
+    if isinstance(keys, dict):
+        yield from (f"{place}.{key}" for key in value if key not in keys)
+        for key, inner in keys.items():
+            if inner is not None and value.get(key) is not None:
+                yield from _walk_unknown(value[key], inner, f"{place}.{key}")
+    elif keys is not None:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _walk_unknown(item, keys[0], f"{place}[]")
 
 
 def _find_unknown_metadata(model: ir.Model) -> Iterator[Finding]:

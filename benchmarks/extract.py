@@ -81,7 +81,7 @@ def _make_model(path: Path, layers: int, width: int, words: int) -> None:
     from onnx import TensorProto, helper
 
     from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-    from hieronnx.files.wire import write_annotated
+    from hieronnx.files.splice import write_annotated
 
     weights = _Weights(path, external=12 * layers * width**2 * 4 > 2**31)
     nodes = [helper.make_node("Gather", [weights.add("words", words, width), "ids"], ["h0"], name="embed")]

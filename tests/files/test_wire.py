@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.wire import read_skeleton, write_annotated
+from hieronnx.files.splice import write_annotated
+from hieronnx.files.wire import read_skeleton
 from support.onnxdata import MADE, SHIPPED, all_models, first_output, made, walk, weights_elsewhere
 
 MODELS = dict(all_models())

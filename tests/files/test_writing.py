@@ -14,7 +14,7 @@ from onnx import numpy_helper, parser
 
 from hieronnx import Hierarchy, HieronnxError, load
 from hieronnx.files.opening import open_model, sidecar_path
-from hieronnx.files.writing import write_with_hierarchy
+from hieronnx.files.writing import write
 from support.annotated import annotated
 from support.onnxdata import bodies
 
@@ -68,14 +68,14 @@ def without_ours(path: Path) -> onnx.ModelProto:
 @pytest.mark.parametrize("external", [False, True])
 def test_all_but_our_metadata_is_as_it_was(tmp_path: Path, external: bool) -> None:
     source, output = save(tmp_path, external=external), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output)
+    write(source, moved_to(source, "b"), output)
     assert [node.scope.module for node in load(output).nodes] == ["b", "b"]
     assert without_ours(output) == without_ours(source)
 
 
 def test_the_sidecar_tells_of_the_new_file(tmp_path: Path) -> None:
     source, output = save(tmp_path), tmp_path / "out.onnx"
-    written = write_with_hierarchy(source, moved_to(source, "b"), output, exporter="somewhere")
+    written = write(source, moved_to(source, "b"), output, exporter="somewhere")
     assert written.model["file"] == "out.onnx"
     assert written.model["exporter"] == "somewhere"
     assert load(output) == written
@@ -83,7 +83,7 @@ def test_the_sidecar_tells_of_the_new_file(tmp_path: Path) -> None:
 
 def test_external_data_is_copied_under_the_new_name(tmp_path: Path) -> None:
     source, output = save(tmp_path, external=True), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output)
+    write(source, moved_to(source, "b"), output)
     assert (tmp_path / "out.onnx.data").read_bytes() == (tmp_path / "in.weights").read_bytes()
     (tmp_path / "in.weights").unlink()
     assert len(onnx.load(output).graph.initializer[0].raw_data) == 4800
@@ -91,7 +91,7 @@ def test_external_data_is_copied_under_the_new_name(tmp_path: Path) -> None:
 
 def test_every_file_of_data_is_copied(tmp_path: Path) -> None:
     source, output = save(tmp_path, external=True, per_tensor=True), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output)
+    write(source, moved_to(source, "b"), output)
     assert sorted(path.name for path in tmp_path.glob("out.onnx.data*")) == ["out.onnx.data", "out.onnx.data.1"]
     assert without_ours(output) == without_ours(source)
 
@@ -111,7 +111,7 @@ def test_data_inside_bodies_and_attributes_is_found(tmp_path: Path) -> None:
             tensor.external_data.add(key=key, value=value)
     source, output = tmp_path / "in.onnx", tmp_path / "out.onnx"
     source.write_bytes(model.SerializeToString())
-    write_with_hierarchy(source, moved_to(source, "a"), output)
+    write(source, moved_to(source, "a"), output)
     (tmp_path / "d").unlink()
     read = ir.load(output)
     held = [read.graph.initializers["w"], read.graph.node(1).attributes["then_branch"].as_graph().initializers["inner"]]
@@ -123,7 +123,7 @@ def test_a_file_is_rewritten_in_place(tmp_path: Path, external: bool) -> None:
     source = save(tmp_path, external=external)
     before, mode = without_ours(source), source.stat().st_mode
     os.chmod(source, 0o640)
-    write_with_hierarchy(source, moved_to(source, "b"), source)
+    write(source, moved_to(source, "b"), source)
     assert without_ours(source) == before
     assert source.stat().st_mode & 0o777 == 0o640 != mode & 0o777
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
@@ -134,17 +134,17 @@ def test_a_file_is_rewritten_in_place(tmp_path: Path, external: bool) -> None:
 def test_a_link_stays_one(tmp_path: Path) -> None:
     source, link = save(tmp_path), tmp_path / "link.onnx"
     link.symlink_to(source)
-    write_with_hierarchy(source, moved_to(source, "b"), link)
+    write(source, moved_to(source, "b"), link)
     assert link.is_symlink()
     assert {node.scope.module for node in load(link).nodes} == {"b"}
 
 
 def test_either_form_can_be_left_out(tmp_path: Path) -> None:
     source, output = save(tmp_path), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output, sidecar=False)
+    write(source, moved_to(source, "b"), output, sidecar=False)
     assert not sidecar_path(output).exists()
     assert load(output).nodes[0].scope.module == "b"
-    write_with_hierarchy(source, moved_to(source, "b"), output, embed=False)
+    write(source, moved_to(source, "b"), output, embed=False)
     assert b"hieronnx" not in output.read_bytes()
     assert load(output).nodes[0].scope.module == "b"
 
@@ -153,21 +153,21 @@ def test_either_form_can_be_left_out(tmp_path: Path) -> None:
 def test_a_model_in_memory_is_written(tmp_path: Path, form: str) -> None:
     model, output = linear(), tmp_path / "out.onnx"
     given = model if form == "proto" else ir.serde.deserialize_model(model)
-    write_with_hierarchy(given, moved_to(model, "b"), output)
+    write(given, moved_to(model, "b"), output)
     assert {node.scope.module for node in load(output).nodes} == {"b"}
 
 
 def test_a_temporary_model_gives_its_data_away(tmp_path: Path) -> None:
     source, output = save(tmp_path, external=True), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output, temporary=True)
+    write(source, moved_to(source, "b"), output, temporary=True)
     assert (tmp_path / "out.onnx.data").is_file()
     assert not (tmp_path / "in.weights").exists()
 
 
 def test_data_of_an_earlier_output_goes(tmp_path: Path) -> None:
     source, output = save(tmp_path, external=True, per_tensor=True), tmp_path / "out.onnx"
-    write_with_hierarchy(source, moved_to(source, "b"), output)
-    write_with_hierarchy(linear(), moved_to(source, "b"), output)
+    write(source, moved_to(source, "b"), output)
+    write(linear(), moved_to(source, "b"), output)
     assert list(tmp_path.glob("out.onnx.data*")) == []
 
 
@@ -176,8 +176,10 @@ def test_what_the_model_is_made_of_is_not_overwritten(tmp_path: Path, name: str)
     source = save(tmp_path, external=True)
     sidecar_path(source).write_text("{}")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(HieronnxError, match=r"would overwrite .*, which it is made of; give another name"):
-        write_with_hierarchy(source, moved_to(linear(), "b"), tmp_path / name)
+    with pytest.raises(
+        HieronnxError, match=r"would overwrite .*, which belongs to the model itself; give another name"
+    ):
+        write(source, moved_to(linear(), "b"), tmp_path / name)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -185,7 +187,7 @@ def test_data_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
     source = save(tmp_path, external=True)
     (tmp_path / "out.onnx.data").write_text("mine")
     with pytest.raises(HieronnxError, match="does not belong to"):
-        write_with_hierarchy(source, moved_to(source, "b"), tmp_path / "out.onnx")
+        write(source, moved_to(source, "b"), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx.data").read_text() == "mine"
 
 
@@ -194,7 +196,7 @@ def test_missing_data_is_named(tmp_path: Path) -> None:
     hierarchy = moved_to(source, "b")
     (tmp_path / "in.weights").unlink()
     with pytest.raises(HieronnxError, match=r"should be in '.*in.weights'; put the file there"):
-        write_with_hierarchy(source, hierarchy, tmp_path / "out.onnx")
+        write(source, hierarchy, tmp_path / "out.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
@@ -202,5 +204,5 @@ def test_data_of_a_model_in_memory_cannot_be_found(tmp_path: Path) -> None:
     source = save(tmp_path, external=True)
     model = onnx.load(source, load_external_data=False)
     with pytest.raises(HieronnxError, match="save it, and give the path instead"):
-        write_with_hierarchy(model, moved_to(source, "b"), tmp_path / "out.onnx")
+        write(model, moved_to(source, "b"), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()

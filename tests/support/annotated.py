@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx import parser
 
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.wire import write_annotated
+from hieronnx.files.splice import write_annotated
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node

@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from hieronnx.files.encoding import describe_file, encode_sidecar
-from hieronnx.files.metadata import embedded_metadata, embedded_model_metadata
+from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import sidecar_path
-from hieronnx.files.wire import write_annotated
+from hieronnx.files.splice import write_annotated
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Initializer, Module, Node
@@ -58,7 +58,7 @@ def write(
     path: Path, model: onnx.ModelProto, hierarchy: Hierarchy, *, embed: bool = True, sidecar: bool = True
 ) -> Path:
     """Write a model with its hierarchy in the forms asked for."""
-    metadata = {(n.graph, n.output): embedded_metadata(hierarchy, n) for n in hierarchy.nodes} if embed else {}
+    metadata = embed_in_nodes(hierarchy) if embed else {}
     stream = BytesIO()
     write_annotated(stream, model.SerializeToString(), metadata, embedded_model_metadata(hierarchy) if embed else {})
     path.write_bytes(stream.getvalue())

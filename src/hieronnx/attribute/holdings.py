@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from hieronnx.attribute.projected import HeldParameter
-from hieronnx.files.contents import Contents
+from hieronnx.files.weights import Contents
 from hieronnx.graph.view import View
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -11,8 +11,8 @@ from torch import nn
 
 from hieronnx.attribute.holdings import Parameters, find_holdings, is_telling
 from hieronnx.attribute.projected import HeldParameter
-from hieronnx.files.contents import Contents
 from hieronnx.files.opening import OpenedModel
+from hieronnx.files.weights import Contents
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 

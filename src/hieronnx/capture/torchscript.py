@@ -28,7 +28,8 @@ from hieronnx.capture.private_torch import node_blocks, node_outputs
 from hieronnx.capture.torch_view import TorchView, view_torch_graph
 from hieronnx.capture.traced_values import TracedValues
 from hieronnx.errors import writing
-from hieronnx.files.wire import read_node_names, write_annotated
+from hieronnx.files.splice import write_annotated
+from hieronnx.files.wire import read_node_names
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId

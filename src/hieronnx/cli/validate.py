@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -56,11 +55,9 @@ def validate_command(
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.syntax import parse_threshold
     from hieronnx.report.findings import render_findings
-    from hieronnx.tools.validate.repair import repair
     from hieronnx.tools.validate.validating import validate
 
     required = dict(map(parse_threshold, thresholds))
-    fixed = repair(model, trust=fix_from) if fix or fix_from else ()
-    result = replace(validate(model, strict=strict, baseline=baseline, thresholds=required), fixed=fixed)
+    result = validate(model, strict=strict, baseline=baseline, thresholds=required, fix=fix, fix_from=fix_from)
     show(result, render_findings, as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

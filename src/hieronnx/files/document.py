@@ -1,4 +1,4 @@
-"""The JSON document of a hierarchy, and what makes one of it that can be believed."""
+"""The `_hierarchy.json` beside a model: its format, and reading it. `hieronnx.files.encoding` writes it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from typing import Any
 
 import msgspec
 
-from hieronnx.errors import HieronnxError
-from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId
+from hieronnx.errors import InputError
+from hieronnx.files.claims import Claim
+from hieronnx.files.findings import Finding
+from hieronnx.hierarchy.records import BoundTensor, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.tags import TagPolicy
 
-FORMAT_VERSION = "1.1"
-# Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
-DEEPEST_CALL = 300
+FORMAT_VERSION = "1.2"
+_RESTORE = (
+    "export the model again; or move this one away: then 'hieronnx validate --fix' writes one from the metadata "
+    "inside, if any, without parameters"
+)
 
 
 class Generator(msgspec.Struct, frozen=True):
@@ -41,6 +45,8 @@ class ModelEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     inputs: dict[str, ValueEntry]
     outputs: dict[str, ValueEntry]
     dynamic_axes: dict[str, dict[str, str | None]]
+    torch_nn: str | list[str] | None = None
+    """Which modules of torch.nn have tags: `default`, `all`, `none` or class names; null before version 1.2."""
 
 
 class CallRef(msgspec.Struct, frozen=True):
@@ -55,24 +61,16 @@ class ModuleEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
 
     class_name: str
     qualified_class: str
-    forward_args: list[str]
+    forward_args: tuple[str, ...]
     forward_defaults: dict[str, Any]
-    parameters: list[str]
-    direct_parameters: list[str]
+    parameters: tuple[str, ...]
+    direct_parameters: tuple[str, ...]
     parameter_count: int | None
     """Null where it is not known."""
-    children: list[str]
+    children: tuple[str, ...]
     depth: int
     tag: str | None
     """The tag of the module's first call; null where it was never called."""
-
-
-class PassedEntry(msgspec.Struct, frozen=True):
-    """A tensor that a call received or returned: the argument, and the file's tensor; null where it has none."""
-
-    name: str
-    graph: str
-    tensor: str | None
 
 
 class CallEntry(msgspec.Struct, frozen=True):
@@ -83,9 +81,9 @@ class CallEntry(msgspec.Struct, frozen=True):
     parent: int | None
     via: str
     tag: str
-    inputs: list[PassedEntry] | None = None
+    inputs: tuple[BoundTensor, ...] | None = None
     """The tensors that the call received; null where they were not recorded."""
-    outputs: list[PassedEntry] | None = None
+    outputs: tuple[BoundTensor, ...] | None = None
     """The tensors that it returned; null where they were not recorded."""
 
 
@@ -163,64 +161,106 @@ def json_schema() -> dict[str, Any]:
     return msgspec.json.schema(Document)
 
 
-def check_version(version: str, file: str) -> None:
-    """Make sure that a hierarchy is of a format that this version reads.
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read_document(content: bytes, name: str) -> tuple[Claim | None, list[Finding]]:
+    """Read a sidecar as far as it can be read, and say what keeps it from being one.
+
+    Args:
+        content: The file's content.
+        name: The file's name, for the findings.
+    """
+    try:  # the version first: a document of another one need not have this one's fields
+        version = msgspec.json.decode(content, type=_Versioned).format_version
+    except (ValueError, RecursionError) as error:
+        return None, [Finding("sidecar-schema", "error", name, f"it is not a hierarchy: {error}", _RESTORE)]
+    if wrong := check_version(version, "sidecar", name):
+        return None, [wrong]
+    try:
+        document = msgspec.json.decode(content, type=Document)
+        policy = decode_policy(document.model.torch_nn)
+    except (ValueError, RecursionError) as error:
+        what, _, where = str(error).rpartition(" - at ")  # as msgspec writes: Expected … - at `$.nodes[3].call`
+        place, message = (f"sidecar: {where.strip('`')}", what) if what else (name, str(error))
+        return None, [Finding("sidecar-schema", "error", place, message, _RESTORE)]
+    except InputError as error:
+        return None, [Finding("sidecar-schema", "error", "sidecar: $.model.torch_nn", str(error), _RESTORE)]
+    return _make_claim(document, policy), []
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    format_version: str
+
+
+def check_version(version: str, source: str, place: str) -> Finding | None:
+    """Check that a form of a hierarchy is of a format that this version reads."""
+    if version.partition(".")[0] == FORMAT_VERSION.partition(".")[0]:
+        return None
+    message = f"it has hierarchy format version {version}; this hieronnx reads {FORMAT_VERSION}"
+    remedy = "use the version of hieronnx that wrote it, or export the model again"
+    return Finding(f"{source}-version", "error", place, message, remedy)
+
+
+def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
+    model = msgspec.to_builtins(document.model)
+    del model["torch_nn"]
+    return Claim(
+        source="sidecar",
+        modules={path: _decode_module(path, entry) for path, entry in document.modules.items()},
+        calls=tuple(document.calls),
+        nodes=tuple(map(_decode_node, document.nodes)),
+        tags=tuple(entry.tag for entry in document.nodes),
+        initializers=tuple(
+            Initializer(name, entry.parameter, _decode_calls(entry.origins))
+            for name, entry in document.initializers.items()
+        ),
+        model=model,
+        policy=policy,
+        document=document,
+    )
+
+
+def _decode_module(path: str, entry: ModuleEntry) -> Module:
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__ if name != "tag"}
+    return Module(path=path, **fields)
+
+
+def _decode_node(entry: NodeEntry) -> Node:
+    return Node(
+        graph=entry.graph,
+        name=entry.name,
+        op_type=entry.op_type,
+        domain=entry.domain,
+        output=entry.output,
+        scope=CallId(entry.module, entry.call),
+        origins=_decode_calls(entry.origins),
+        evidence=entry.evidence,
+        rule=entry.rule,
+    )
+
+
+def _decode_calls(refs: Iterable[CallRef]) -> tuple[CallId, ...]:
+    return tuple(CallId(ref.module, ref.call) for ref in refs)
+
+
+# -- the tag policy -----------------------------------------------------------------------------------------
+
+
+def encode_policy(policy: TagPolicy) -> str | list[str]:
+    """Encode which modules of torch.nn have tags: `default`, `all`, `none`, or class names."""
+    if policy.torch_nn is None:
+        return "all"
+    return "default" if policy == TagPolicy() else sorted(policy.torch_nn) or "none"
+
+
+def decode_policy(names: str | list[str] | None) -> TagPolicy | None:
+    """Decode it; None where it is not there, as in files before version 1.2.
 
     Raises:
-        HieronnxError: If it is not.
+        InputError: If it is neither a known word nor class names.
     """
-    if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise HieronnxError(
-            f"'{file}' has hierarchy format version {version}; this hieronnx reads {FORMAT_VERSION}: "
-            "use the version that wrote it, or export the model anew"
-        )
-
-
-def make_calls(rows: Iterable[tuple[str, int, int | None, str, str]]) -> tuple[Call, ...]:
-    """Make the calls of rows as they are kept: module, number, the caller's position in the list, via, tag.
-
-    Raises:
-        LookupError: If they are not a tree: every call but the first has its caller before it, and none is there twice.
-    """
-    calls: list[Call] = []
-    depths: list[int] = []
-    known: set[CallId] = set()
-    seen: set[str] = set()
-    for position, (module, number, parent, via, tag) in enumerate(rows):
-        call = CallId(module, number)
-        if call in known or number < 0:
-            raise LookupError(f"call '{call}' is there twice" if number >= 0 else f"'{module}' has a call {number}")
-        if (parent is None) != (position == 0) or (parent is not None and not 0 <= parent < position):
-            raise LookupError(f"call '{call}' has no caller among the calls before it")
-        depths.append(0 if parent is None else depths[parent] + 1)
-        if depths[-1] > DEEPEST_CALL:
-            raise LookupError(f"call '{call}' has more than {DEEPEST_CALL} calls above it")
-        calls.append(Call(call, None if parent is None else calls[parent].id, via, tag, tag not in seen))
-        known.add(call)
-        seen.add(tag)
-    if not calls or calls[0].id != ROOT:
-        raise LookupError("the first call is not that of the root module")
-    return tuple(calls)
-
-
-def check_references(hierarchy: Hierarchy) -> None:
-    """Make sure that the hierarchy is one: every call, module and evidence that is spoken of is known.
-
-    Raises:
-        LookupError: If one is not.
-    """
-    for node in hierarchy.nodes:
-        if node.evidence not in CONFIDENCE:
-            raise LookupError(f"node '{node.name}' has the unknown evidence '{node.evidence}'")
-        _check_calls(hierarchy, f"node '{node.name}'", (node.scope, *node.origins))
-    for held in hierarchy.initializers:
-        _check_calls(hierarchy, f"initializer '{held.name}'", held.origins)
-    for item in hierarchy.calls:
-        if item.id.module not in hierarchy.modules:
-            raise LookupError(f"call '{item.id}' is of no module of the table")
-
-
-def _check_calls(hierarchy: Hierarchy, what: str, calls: Iterable[CallId]) -> None:
-    for call in calls:
-        if call not in hierarchy.call_by_id:
-            raise LookupError(f"{what} speaks of call '{call}', which is not among the calls")
+    try:
+        return None if names is None else TagPolicy.parse(names if isinstance(names, str) else ",".join(names))
+    except InputError as error:
+        raise InputError(f"{names!r} is neither 'default', 'all' or 'none' nor names of classes") from error

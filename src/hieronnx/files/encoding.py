@@ -1,9 +1,9 @@
-"""Writing a hierarchy as the sidecar's JSON: the document with all that its readers are spared to work out."""
+"""Writing a hierarchy as the sidecar's JSON, with all that follows from it, so that readers need not work it out."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,45 +22,39 @@ from hieronnx.files.document import (
     ModelEntry,
     ModuleEntry,
     NodeEntry,
-    PassedEntry,
     Summary,
     TensorEntry,
+    encode_policy,
 )
 from hieronnx.files.wire import read_skeleton
-from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Module, Node
+from hieronnx.hierarchy.records import CONFIDENCE, Call, CallId, Module
 
 
 def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
     """Encode a hierarchy and the tensors of its graph as the sidecar's JSON."""
-    return encode_document(make_document(hierarchy, view))
-
-
-def encode_document(document: Document) -> bytes:
-    """Encode a document as the sidecar's JSON."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(make_document(hierarchy, view)), indent=1) + b"\n"
 
 
 def make_document(hierarchy: Hierarchy, view: View) -> Document:
     """Make the sidecar's document of a hierarchy and the tensors of its graph."""
-    positions = {call.id: position for position, call in enumerate(hierarchy.calls)}
     first_tags: dict[str, str] = {}
     for call in hierarchy.calls:
         first_tags.setdefault(call.id.module, call.tag)
-    tags = [hierarchy.tag_of(node.scope) for node in hierarchy.nodes]
-    view_tags = _tags_in_view_order(view, hierarchy)
-    readers = _reader_tags(view, view_tags)
+    tags = [hierarchy.tag_of(hierarchy.node_by_key[view.node_key(index)].scope) for index in range(len(view.nodes))]
+    # For each tensor the tags of the nodes that read it, once each, in order.
+    readers = [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
     return Document(
         format_version=FORMAT_VERSION,
         generator=Generator("hieronnx", __version__),
-        model=msgspec.convert(hierarchy.model, ModelEntry),
+        model=msgspec.convert({**hierarchy.model, "torch_nn": encode_policy(hierarchy.policy)}, ModelEntry),
         modules={path: _encode_module(m, first_tags.get(path)) for path, m in hierarchy.modules.items()},
-        calls=[_encode_call(call, positions) for call in hierarchy.calls],
+        calls=_encode_calls(hierarchy.calls),
         hierarchy=dict(hierarchy.tags),
-        nodes=_encode_nodes(hierarchy.nodes, tags, view, readers),
-        tensors=_encode_tensors(view, view_tags, readers),
+        nodes=_encode_nodes(hierarchy, view, readers),
+        tensors=_encode_tensors(view, tags, readers),
         initializers={i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers},
         summary=summarize(hierarchy),
     )
@@ -124,58 +118,29 @@ def summarize(hierarchy: Hierarchy) -> Summary:
 
 
 def _encode_module(module: Module, tag: str | None) -> ModuleEntry:
-    return ModuleEntry(
-        class_name=module.class_name,
-        qualified_class=module.qualified_class,
-        forward_args=list(module.forward_args),
-        forward_defaults=dict(module.forward_defaults),
-        parameters=list(module.parameters),
-        direct_parameters=list(module.direct_parameters),
-        parameter_count=module.parameter_count,
-        children=list(module.children),
-        depth=module.depth,
-        tag=tag,
-    )
+    fields = {name: getattr(module, name) for name in ModuleEntry.__struct_fields__ if name != "tag"}
+    return ModuleEntry(tag=tag, **fields)
 
 
-def _encode_call(call: Call, positions: Mapping[CallId, int]) -> CallEntry:
-    return CallEntry(
-        module=call.id.module,
-        call=call.id.number,
-        parent=None if call.parent is None else positions[call.parent],
-        via=call.via,
-        tag=call.tag,
-        inputs=_encode_passed(call.received),
-        outputs=_encode_passed(call.returned),
-    )
-
-
-def _encode_passed(passed: Sequence[BoundTensor] | None) -> list[PassedEntry] | None:
-    return None if passed is None else [PassedEntry(item.name, item.graph, item.tensor) for item in passed]
+def _encode_calls(calls: Sequence[Call]) -> list[CallEntry]:
+    positions: dict[CallId | None, int] = {call.id: position for position, call in enumerate(calls)}
+    return [
+        CallEntry(*call.id, positions.get(call.parent), call.via, call.tag, call.received, call.returned)
+        for call in calls
+    ]
 
 
 def _encode_refs(calls: Iterable[CallId]) -> list[CallRef]:
     return [CallRef(call.module, call.number) for call in calls]
 
 
-def _tags_in_view_order(view: View, hierarchy: Hierarchy) -> list[str]:
-    by_output = {(node.graph, node.output): hierarchy.tag_of(node.scope) for node in hierarchy.nodes}
-    return [by_output[view.node_key(index)] for index in range(len(view.nodes))]
-
-
-def _reader_tags(view: View, tags: Sequence[str]) -> list[list[str]]:
-    """Return for each tensor the tags of the nodes that read it, once each, in order."""
-    return [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
-
-
-def _encode_nodes(
-    nodes: Sequence[Node], tags: Sequence[str], view: View, readers: Sequence[Sequence[str]]
-) -> list[NodeEntry]:
-    outputs = {view.node_key(index): view.nodes[index].outputs for index in range(len(view.nodes))}
+def _encode_nodes(hierarchy: Hierarchy, view: View, readers: Sequence[Sequence[str]]) -> list[NodeEntry]:
+    numbers = {view.node_key(index): index for index in range(len(view.nodes))}
     entries = []
-    for node, tag in zip(nodes, tags, strict=True):
-        made = [t for t in outputs[node.graph, node.output] if t != NO_TENSOR]
-        all_tags = dict.fromkeys([tag, *(reader for t in made for reader in readers[t])])
+    for node in hierarchy.nodes:
+        tag = hierarchy.tag_of(node.scope)
+        made = view.nodes[numbers[node.key]].makes
+        all_tags = dict.fromkeys([tag, *(reader for tensor in made for reader in readers[tensor])])
         entries.append(
             NodeEntry(
                 graph=node.graph,
@@ -196,13 +161,13 @@ def _encode_nodes(
     return entries
 
 
-def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[Sequence[str]]) -> list[TensorEntry]:
+def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[list[str]]) -> list[TensorEntry]:
     return [
         TensorEntry(
-            graph=view.graphs[view.tensor_graphs[tensor]].key,
+            graph=view.tensor_key(tensor)[0],
             name=name,
             producer=None if (producer := view.producers[tensor]) is None else tags[producer],
-            consumers=list(readers[tensor]),
+            consumers=readers[tensor],
         )
         for tensor, name in enumerate(view.names)
         if name

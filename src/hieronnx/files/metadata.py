@@ -1,28 +1,34 @@
-"""The hierarchy inside the model: metadata on each node, and the call tree on the model itself."""
+"""The hierarchy inside a model: metadata on each node, and the call tree on the model itself; written and read."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 import msgspec
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError
-from hieronnx.files.document import FORMAT_VERSION, check_references, check_version, make_calls
+from hieronnx.errors import InputError
+from hieronnx.files.claims import Claim
+from hieronnx.files.document import FORMAT_VERSION, CallEntry, check_version, decode_policy, encode_policy
+from hieronnx.files.findings import Finding, node_place
 from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node
 
 _PREFIX = "hieronnx."
+VERSION_KEY = f"{_PREFIX}format_version"
 CALLS_KEY = f"{_PREFIX}calls"
 """The key of the call tree in a model's metadata."""
 PASSED_KEY = f"{_PREFIX}passed"
 """The key of what the calls received and returned in a model's metadata; files before version 1.1 have none."""
-MODEL_KEYS = frozenset({CALLS_KEY, PASSED_KEY, f"{_PREFIX}format_version"})
+POLICY_KEY = f"{_PREFIX}torch_nn"
+"""The key of the tag policy in a model's metadata; files before version 1.2 have none."""
+MODEL_KEYS = frozenset({VERSION_KEY, CALLS_KEY, PASSED_KEY, POLICY_KEY})
 NODE_KEYS = frozenset(f"{_PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
+_REWRITE = "write it from the sidecar with 'hieronnx validate --fix', or export the model again"
+_CARRY = "put it back from the file as exported with 'hieronnx carry', or export the model again"
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
 _Places: TypeAlias = list[tuple[str, int | None]] | None
 _Passed: TypeAlias = tuple[BoundTensor, ...] | None
@@ -35,56 +41,42 @@ class _PassedTable(msgspec.Struct, frozen=True):
     calls: list[tuple[_Places, _Places]]
 
 
-def embedded_metadata(hierarchy: Hierarchy, node: Node) -> dict[str, str]:
-    """Return what is embedded in a node: tag, module, call and evidence; origins where there are others."""
-    metadata = {
-        f"{_PREFIX}tag": hierarchy.tag_of(node.scope),
-        f"{_PREFIX}module": node.scope.module,
-        f"{_PREFIX}call": str(node.scope.number),
-        f"{_PREFIX}evidence": node.evidence,
-    }
-    if node.origins != (node.scope,):
-        metadata[f"{_PREFIX}origins"] = json.dumps([[o.module, o.number] for o in node.origins])
+def embed_in_nodes(hierarchy: Hierarchy) -> dict[tuple[str, str], dict[str, str]]:
+    """Return what is embedded in every node, by its graph and output.
+
+    Tag, module, call and evidence; origins where there are others; and, where a node has none, torch's own form of a
+    `namespace`, by which Model Explorer nests nodes.
+    """
+    namespaces: dict[CallId, str] = {}
+    for call in hierarchy.calls:
+        step = f"{call.via}: {hierarchy.modules[call.id.module].qualified_class}"
+        namespaces[call.id] = step if call.parent is None else f"{namespaces[call.parent]}/{step}"
+    metadata = {}
+    for node in hierarchy.nodes:
+        entries = metadata[node.key] = {
+            # The first, as in a file that has one already: so the same hierarchy makes the same bytes.
+            "namespace": f"{namespaces[node.scope]}/{node.name or node.output}: {node.op_type}",
+            f"{_PREFIX}tag": hierarchy.tag_of(node.scope),
+            f"{_PREFIX}module": node.scope.module,
+            f"{_PREFIX}call": str(node.scope.number),
+            f"{_PREFIX}evidence": node.evidence,
+        }
+        if node.origins != (node.scope,):
+            entries[f"{_PREFIX}origins"] = json.dumps([[o.module, o.number] for o in node.origins])
     return metadata
 
 
-def embed_in_nodes(hierarchy: Hierarchy) -> dict[tuple[str, str], dict[str, str]]:
-    """Return what is embedded in every node, by its graph and output, torch's own form of a namespace included."""
-    namespaces = _namespaces(hierarchy)
-    return {
-        (node.graph, node.output): {
-            **embedded_metadata(hierarchy, node),
-            "namespace": f"{namespaces[node.scope]}/{node.name or node.output}: {node.op_type}",
-        }
-        for node in hierarchy.nodes
-    }
-
-
-def _namespaces(hierarchy: Hierarchy) -> dict[CallId, str]:
-    """Write each call as torch writes scopes into `namespace`, which Model Explorer nests by."""
-    found: dict[CallId, str] = {}
-    for call in hierarchy.calls:
-        step = f"{call.via}: {hierarchy.modules[call.id.module].qualified_class}"
-        found[call.id] = step if call.parent is None else f"{found[call.parent]}/{step}"
-    return found
-
-
 def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
-    """Return what is embedded in the model itself: the call tree and what calls pass on, as compact JSON."""
-    positions = {call.id: position for position, call in enumerate(hierarchy.calls)}
+    """Return what is embedded in the model: the call tree and what calls pass on, as compact JSON; the tag policy."""
+    positions: dict[CallId | None, int] = {call.id: position for position, call in enumerate(hierarchy.calls)}
     calls = [
-        [
-            call.id.module,
-            call.id.number,
-            None if call.parent is None else positions[call.parent],
-            call.via,
-            call.tag,
-            hierarchy.modules[call.id.module].qualified_class,
-        ]
+        [*call.id, positions.get(call.parent), call.via, call.tag, hierarchy.modules[call.id.module].qualified_class]
         for call in hierarchy.calls
     ]
+    policy = encode_policy(hierarchy.policy)
     return {
-        f"{_PREFIX}format_version": FORMAT_VERSION,
+        VERSION_KEY: FORMAT_VERSION,
+        POLICY_KEY: policy if isinstance(policy, str) else ",".join(policy),
         CALLS_KEY: json.dumps(calls, separators=(",", ":")),
         **_embed_passed(hierarchy.calls),
     }
@@ -109,47 +101,55 @@ def _embed_passed(calls: Sequence[Call]) -> dict[str, str]:
     return {PASSED_KEY: msgspec.json.encode(_PassedTable(list(places), placed)).decode()}
 
 
-def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
-    """Read the hierarchy from inside a model; None if there is none, or no node names its call any more.
+# -- reading ------------------------------------------------------------------------------------------------
+
+
+def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
+    """Read the metadata inside a model as far as it can be read, and say what keeps it from being a hierarchy.
 
     A single node without metadata is at the root.
-
-    Raises:
-        HieronnxError: If what is there is not a hierarchy that this version reads.
     """
-    text = model.metadata_props.get(CALLS_KEY)
-    if text is None or were_scopes_dropped(model):
-        return None
-    check_version(model.metadata_props.get(f"{_PREFIX}format_version", "unknown"), file)
+    props = model.metadata_props
+    if CALLS_KEY not in props:
+        scoped = any(f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
+        return None, [_error("metadata", "nodes carry scopes, but the call tree is missing")] * scoped
+    if wrong := check_version(props.get(VERSION_KEY, "unknown"), "metadata", "metadata"):
+        return None, [wrong]
     try:
-        found = _decode(decode_rows(text), model)
-        check_references(found)
+        rows = msgspec.json.decode(props[CALLS_KEY], type=list[_Row])
+        passed = _decode_passed(props.get(PASSED_KEY), len(rows))
+        policy = decode_policy(props.get(POLICY_KEY))
     except (ValueError, LookupError, RecursionError) as error:
-        raise HieronnxError(f"the metadata in '{file}' is not a hierarchy that this version reads: {error}") from error
-    return found
+        return None, [_error(f"metadata: {CALLS_KEY}", f"it is not a call tree: {error}")]
+    except InputError as error:
+        return None, [_error(f"metadata: {POLICY_KEY}", str(error))]
+    if were_scopes_dropped(model):
+        message = (
+            "no node carries a scope: a tool rewrote the file and dropped them; the calls alone say nothing of nodes"
+        )
+        return None, [Finding("metadata", "error", "metadata", message, _CARRY)]
+    nodes, tags, findings = _read_nodes(model)
+    calls = tuple(CallEntry(*row[:5], *tensors) for row, tensors in zip(rows, passed, strict=True))
+    modules = {row[0]: name_module(row[0], row[5]) for row in rows}
+    return Claim("metadata", modules, calls, nodes, tags, policy=policy), findings
+
+
+def _error(place: str, message: str) -> Finding:
+    return Finding("metadata", "error", place, message, _REWRITE)
 
 
 def were_scopes_dropped(model: ir.Model) -> bool:
     """Say whether there are nodes and none of them names its call: optimizers keep the model's own metadata alone."""
-    marks = [f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model)]
-    return bool(marks) and not any(marks)
+    scoped = [f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model)]
+    return bool(scoped) and not any(scoped)
 
 
-def decode_rows(text: str) -> list[_Row]:
-    """Decode the call tree: module, number, the caller's position, via, tag and the module's class.
-
-    Raises:
-        ValueError: If the text is not that.
-    """
-    return msgspec.json.decode(text, type=list[_Row])
-
-
-def decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]]:
+def _decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]]:
     """Decode what each of so many calls received and returned; None where that is not there.
 
     Raises:
         ValueError: If the text is not that.
-        LookupError: If it is of other calls, or speaks of a tensor that it does not name.
+        LookupError: If it is of other calls, or refers to a tensor that it does not name.
     """
     if text is None:
         return [(None, None)] * calls
@@ -163,20 +163,11 @@ def _decode_places(table: _PassedTable, places: _Places) -> _Passed:
     if places is None:
         return None
     if any(place is not None and not 0 <= place < len(table.tensors) for _, place in places):
-        raise LookupError(f"{PASSED_KEY} speaks of a tensor that it does not name")
-    found = ((name, None if place is None else table.tensors[place]) for name, place in places)
+        raise LookupError(f"{PASSED_KEY} refers to a tensor that it does not name")
     return tuple(
-        BoundTensor(name, None) if held is None else BoundTensor(name, held[1], held[0]) for name, held in found
+        BoundTensor(name, None) if place is None else BoundTensor(name, *reversed(table.tensors[place]))
+        for name, place in places
     )
-
-
-def _decode(rows: list[_Row], model: ir.Model) -> Hierarchy:
-    tree = make_calls((path, number, parent, via, tag) for path, number, parent, via, tag, _ in rows)
-    passed = decode_passed(model.metadata_props.get(PASSED_KEY), len(tree))
-    calls = tuple(replace(call, received=r, returned=g) for call, (r, g) in zip(tree, passed, strict=True))
-    modules = {row[0]: name_module(row[0], row[5]) for row in rows}
-    nodes = tuple(read_embedded_node(graph, node) for graph, node in walk_nodes(model))
-    return Hierarchy(modules, calls, nodes)
 
 
 def name_module(path: str, qualified: str) -> Module:
@@ -185,15 +176,37 @@ def name_module(path: str, qualified: str) -> Module:
     return Module(path, qualified.rpartition(".")[2], qualified, (), {}, (), (), None, (), depth)
 
 
-def read_embedded_node(graph: str, node: ir.Node) -> Node:
+def _read_nodes(model: ir.Model) -> tuple[tuple[Node, ...], tuple[str | None, ...], list[Finding]]:
+    """Read what the nodes have embedded: each node, the tag that is written on it, and what is wrong."""
+    nodes, tags, findings = [], [], []
+    for graph, node in walk_nodes(model):
+        try:
+            nodes.append(_read_node(graph, node))
+            tags.append(node.metadata_props.get(f"{_PREFIX}tag"))
+        except (ValueError, RecursionError) as error:
+            message = f"what is written on it is not what hieronnx writes: {error}"
+            findings.append(_error(_place(graph, node), message))
+            continue
+        if f"{_PREFIX}module" not in node.metadata_props:
+            message = "it carries no scope; tools that read the metadata take it for the root's"
+            findings.append(Finding("metadata", "warning", _place(graph, node), message, _REWRITE))
+    return tuple(nodes), tuple(tags), findings
+
+
+def _place(graph: str, node: ir.Node) -> str:
+    return f"metadata: {node_place(graph, first_output(node), node.name or '')}"
+
+
+def _read_node(graph: str, node: ir.Node) -> Node:
     """Read what a node has embedded; one that has nothing is at the root.
 
     Raises:
         ValueError: If what is there is not what hieronnx writes.
     """
     props: Mapping[str, str] = node.metadata_props
-    known = f"{_PREFIX}module" in props
-    scope = CallId(props[f"{_PREFIX}module"], int(props.get(f"{_PREFIX}call", ""))) if known else ROOT
+    scope = ROOT
+    if f"{_PREFIX}module" in props:
+        scope = CallId(props[f"{_PREFIX}module"], int(props.get(f"{_PREFIX}call", "")))
     origins = msgspec.json.decode(props.get(f"{_PREFIX}origins", "null"), type=list[tuple[str, int]] | None)
     return Node(
         graph=graph,

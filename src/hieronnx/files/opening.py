@@ -1,37 +1,28 @@
-"""The two forms in which a hierarchy is kept: `_hierarchy.json` beside the model, and metadata inside it.
+"""Opening models and their hierarchies: `_hierarchy.json` beside a model, else the metadata inside it.
 
-Both are written and read here and nowhere else. The sidecar holds everything; the embedded form holds what is
-needed to know every node's call, and survives where the sidecar gets lost.
+The sidecar holds everything; the embedded form holds what is needed to know every node's call, and survives where the
+sidecar gets lost.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
-from hieronnx.files.document import (
-    CallRef,
-    Document,
-    ModuleEntry,
-    NodeEntry,
-    PassedEntry,
-    check_references,
-    check_version,
-    make_calls,
-)
-from hieronnx.files.metadata import CALLS_KEY, read_embedded
+from hieronnx.files.claims import Claim, check_claim
+from hieronnx.files.document import read_document
+from hieronnx.files.findings import Finding, raise_first
+from hieronnx.files.metadata import CALLS_KEY, read_metadata, were_scopes_dropped
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Initializer, Module, Node
 
 _NO_NUMBER = "invalid literal for int() with base 10: "
 _DROPPED = (
@@ -46,9 +37,6 @@ def sidecar_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}_hierarchy.json")
 
 
-# -- reading ----------------------------------------------------------------------------------------------
-
-
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 
@@ -60,9 +48,9 @@ def load(path: str | Path) -> Hierarchy:
         'pooler'
     """
     model = Path(path)
-    found = _find_sidecar(model, read_node_keys(_existing(model)))
-    if found is not None:
-        return found
+    beside = _find_sidecar(model, read_node_keys(require_file(model)))
+    if beside is not None:
+        return beside
     structure = read_structure(model)
     return require_hierarchy(read_embedded(structure, str(model)), model, structure)
 
@@ -107,9 +95,9 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
         reason = f": {_DROPPED}" if dropped else f" inside; {_REMEDY}"
         raise HieronnxError(f"the model has no hierarchy{reason}")
     sidecar = sidecar_path(path)
-    foreign = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
+    other = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
     inside = _DROPPED if dropped else f"no metadata inside; {_REMEDY}"
-    raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{foreign} and {inside}")
+    raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{other} and {inside}")
 
 
 def load_ir_model(model: ModelLike) -> ir.Model:
@@ -125,7 +113,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
             raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
         with reading_graph("the model"):
             return ir.serde.deserialize_model(model)
-    path = _existing(Path(model))
+    path = require_file(Path(model))
     try:
         with reading_graph(f"'{path}'"):
             loaded = ir.load(path)
@@ -157,7 +145,12 @@ def _innermost_reason(error: BaseException) -> str:
     return reason or "a tensor holds what its type does not"
 
 
-def _existing(path: Path) -> Path:
+def require_file(path: Path) -> Path:
+    """Return the path of a file that is there.
+
+    Raises:
+        HieronnxError: If none is.
+    """
     if not path.is_file():
         raise HieronnxError(f"no ONNX file at '{path}'")
     return path
@@ -169,7 +162,7 @@ def read_structure(path: Path) -> ir.Model:
     Raises:
         HieronnxError: If the file is missing or is not an ONNX model.
     """
-    skeleton = read_skeleton(_existing(path))
+    skeleton = read_skeleton(require_file(path))
     with reading_graph(f"'{path}'"):
         return ir.serde.deserialize_model(skeleton)
 
@@ -180,7 +173,7 @@ def _find_sidecar(model: Path, keys: set[tuple[str, str]]) -> Hierarchy | None:
     if not sidecar.is_file():
         return None
     hierarchy = read_sidecar(sidecar)
-    return hierarchy if {(node.graph, node.output) for node in hierarchy.nodes} == keys else None
+    return hierarchy if {node.key for node in hierarchy.nodes} == keys else None
 
 
 def read_sidecar(path: Path) -> Hierarchy:
@@ -191,95 +184,31 @@ def read_sidecar(path: Path) -> Hierarchy:
     """
     try:
         content = path.read_bytes()
-        # The version first: a document of another one need not have this one's fields.
-        check_version(msgspec.json.decode(content, type=_Versioned).format_version, str(path))
-        found = _decode_document(msgspec.json.decode(content, type=Document))
-        check_references(found)
     except OSError as error:
         raise HieronnxError(f"cannot read '{path}': {error.strerror or error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, RecursionError) as error:
-        raise HieronnxError(f"'{path}' is not a hierarchy that this version reads: {error}") from error
-    return found
+    return _require_sound(*read_document(content, path.name), f"'{path}'")
 
 
-class _Versioned(msgspec.Struct, frozen=True):
-    format_version: str
-
-
-def _decode_document(document: Document) -> Hierarchy:
-    """Make the hierarchy of a document.
+def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
+    """Read the hierarchy from inside a model; None if there is none, or no node names its call any more.
 
     Raises:
-        LookupError: If its calls are not a tree.
+        HieronnxError: If what is there is not a hierarchy that this version reads.
     """
-    return Hierarchy(
-        modules=decode_modules(document),
-        calls=decode_calls(document),
-        nodes=tuple(decode_node(entry) for entry in document.nodes),
-        initializers=decode_initializers(document),
-        model=msgspec.to_builtins(document.model),
-    )
+    if CALLS_KEY not in model.metadata_props or were_scopes_dropped(model):
+        return None
+    return _require_sound(*read_metadata(model), f"the metadata in '{file}'")
 
 
-def decode_calls(document: Document) -> tuple[Call, ...]:
-    """Decode the calls of a document.
+def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> Hierarchy:
+    """Return the hierarchy that a reader found.
 
     Raises:
-        LookupError: If they are not a tree.
+        HieronnxError: If anything in it is wrong.
     """
-    calls = make_calls((c.module, c.call, c.parent, c.via, c.tag) for c in document.calls)
-    return tuple(
-        replace(call, received=decode_passed(entry.inputs), returned=decode_passed(entry.outputs))
-        for call, entry in zip(calls, document.calls, strict=True)
-    )
-
-
-def decode_passed(entries: Sequence[PassedEntry] | None) -> tuple[BoundTensor, ...] | None:
-    """Decode what a call of a document received or returned."""
-    return None if entries is None else tuple(BoundTensor(entry.name, entry.tensor, entry.graph) for entry in entries)
-
-
-def decode_modules(document: Document) -> dict[str, Module]:
-    """Decode the module table of a document."""
-    return {path: _decode_module(path, entry) for path, entry in document.modules.items()}
-
-
-def decode_initializers(document: Document) -> tuple[Initializer, ...]:
-    """Decode the initializers of a document."""
-    return tuple(
-        Initializer(name, entry.parameter, _decode_refs(entry.origins)) for name, entry in document.initializers.items()
-    )
-
-
-def _decode_refs(refs: Iterable[CallRef]) -> tuple[CallId, ...]:
-    return tuple(CallId(ref.module, ref.call) for ref in refs)
-
-
-def _decode_module(path: str, entry: ModuleEntry) -> Module:
-    return Module(
-        path=path,
-        class_name=entry.class_name,
-        qualified_class=entry.qualified_class,
-        forward_args=tuple(entry.forward_args),
-        forward_defaults=entry.forward_defaults,
-        parameters=tuple(entry.parameters),
-        direct_parameters=tuple(entry.direct_parameters),
-        parameter_count=entry.parameter_count,
-        children=tuple(entry.children),
-        depth=entry.depth,
-    )
-
-
-def decode_node(entry: NodeEntry) -> Node:
-    """Decode a node of a document."""
-    return Node(
-        graph=entry.graph,
-        name=entry.name,
-        op_type=entry.op_type,
-        domain=entry.domain,
-        output=entry.output,
-        scope=CallId(entry.module, entry.call),
-        origins=_decode_refs(entry.origins),
-        evidence=entry.evidence,
-        rule=entry.rule,
-    )
+    raise_first(findings, what)
+    assert claim is not None  # or something was found
+    hierarchy, findings = check_claim(claim)
+    raise_first(findings, what)
+    assert hierarchy is not None
+    return hierarchy

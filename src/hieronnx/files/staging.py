@@ -56,10 +56,10 @@ def staging(output: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def move_into_place(staged: Path, output: Path) -> None:
+def move_into_place(staged: Path, output: Path, *, keep_sidecar: bool = False) -> None:
     """Put what was staged beside the output, all of it or nothing: weights first, so that the model never lacks them.
 
-    A sidecar of an earlier export goes, also where no new one comes: it tells of another file.
+    A sidecar of an earlier export goes, unless it is to be kept, also where no new one comes: it is of another file.
 
     Raises:
         ExportError: If something that is no file is in the way.
@@ -82,7 +82,7 @@ def move_into_place(staged: Path, output: Path) -> None:
             kept = before / target.name
             os.replace(kept, target) if kept.exists() else target.unlink()
         raise
-    if sidecar_path(output) not in done:
+    if sidecar_path(output) not in done and not keep_sidecar:
         sidecar_path(output).unlink(missing_ok=True)
 
 

@@ -1,37 +1,61 @@
-"""Writing a model as it is, with a hierarchy inside it and beside it: no weight is parsed, nothing else changes."""
+"""The one writer of models: a model as it is, with a hierarchy inside it and beside it.
+
+No weight is parsed, nothing else changes, and the files appear whole or not at all.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError, InputError, writing
+from hieronnx.errors import ExportError, HieronnxError, InputError, writing
 from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import read_structure, sidecar_path
+from hieronnx.files.splice import Chunk, framed, write_annotated
 from hieronnx.files.staging import check_place, move_into_place, staging
-from hieronnx.files.wire import find_locations, map_file, read_locations, write_annotated
+from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
+from hieronnx.files.wire import GRAPH_INITIALIZER, LARGEST_MESSAGE, find_locations, map_file, read_locations
 from hieronnx.graph.building import view_model
-from hieronnx.graph.view import ModelLike, View
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 
-_LARGEST_MESSAGE = 2**31 - 1
+_ALIGNMENT = 64
+_MARGIN = 1 << 24  # for metadata and framing
 
 
-def write_with_hierarchy(
-    source: ModelLike,
+@dataclass(frozen=True, slots=True)
+class ModelPieces:
+    """A model that is put together as it is written: its weights are copied as bytes from where they are.
+
+    Attributes:
+        structure: the model without its initializers.
+        weights: these.
+        inner: the external data inside its nodes.
+        files: those that it is taken from.
+    """
+
+    structure: onnx.ModelProto
+    weights: Sequence[Weight]
+    inner: Sequence[InnerWeight]
+    files: frozenset[Path]
+
+
+def write(
+    source: ModelLike | ModelPieces,
     hierarchy: Hierarchy,
     output: str | os.PathLike[str],
     *,
     exporter: str | None = None,
-    embed: bool = True,
-    sidecar: bool = True,
+    embed: bool | None = True,
+    sidecar: bool | None = True,
     temporary: bool = False,
     view: View | None = None,
 ) -> Hierarchy:
@@ -44,9 +68,9 @@ def write_with_hierarchy(
         source: The model.
         hierarchy: Of this very model: it has a node for each of the file's.
         output: Where to write.
-        exporter: What made the model, for the sidecar; None: as the hierarchy tells.
-        embed: Whether to write the hierarchy into the file.
-        sidecar: Whether to write it beside the file.
+        exporter: What made the model, for the sidecar; None: as the hierarchy says.
+        embed: Whether to write the hierarchy into the file. None, of the model's own file: it stays as it is.
+        sidecar: Whether to write it beside the file. None, of the model's own file: what is beside it stays.
         temporary: Whether the model's own files are about to go, so that their data is moved rather than copied.
         view: Of the model, if it is at hand.
 
@@ -54,36 +78,68 @@ def write_with_hierarchy(
         HieronnxError: If it cannot be written, or would destroy what it is made of. Nothing is left behind.
     """
     target = Path(output)
-    in_place = _is_file(source, target)
-    if in_place:
+    in_place = isinstance(source, str | os.PathLike) and target.exists() and target.samefile(source)
+    if in_place and embed is not None:
         target = target.resolve()  # a link stays one
+    folder = Path(source).parent if isinstance(source, str | os.PathLike) else Path()
     moved = {} if in_place else _name_data(source, target)
-    check_output(target, () if in_place else list_own_files(source), moved.values())
-    unused = set() if in_place else _find_unused(source, target, moved.values())
+    outside = _choose_external(source) if isinstance(source, ModelPieces) else []
+    data = [*moved.values(), *([_data_path(target).name] if outside else [])]
+    kept = set() if in_place else list_own_files(source)
+    check_output(target, kept, data)
+    unused = set() if in_place else _find_unused(target, kept, data)
     with staging(target) as staged, writing(target):
-        for old, new in moved.items():
+        for location, name in moved.items():
             # Not as a link, which would be quick, too: onnx refuses data that has two names.
-            (shutil.move if temporary else shutil.copyfile)(_folder(source) / old, staged.with_name(new))
-        _write_model(source, staged, hierarchy if embed else None, moved)
-        if in_place:
+            (shutil.move if temporary else shutil.copyfile)(folder / location, staged.with_name(name))
+        if embed is not None:
+            _write_model(source, staged, hierarchy if embed else None, moved, outside)
+        if in_place and embed is not None:
             shutil.copymode(target, staged)
-        described = _describe(hierarchy, staged, exporter)
+        written = target if embed is None else staged
+        described = _describe(hierarchy, written, exporter)
         if sidecar:
-            seen = view or view_model(read_structure(staged), content=lambda _, name: name)
+            seen = view or view_model(read_structure(written), content=lambda _, name: name)
             sidecar_path(staged).write_bytes(encode_sidecar(described, seen))
-        move_into_place(staged, target)
+        move_into_place(staged, target, keep_sidecar=sidecar is None)
         for path in unused:
             path.unlink(missing_ok=True)
     return described
 
 
+def assemble(pieces: ModelPieces, hierarchy: Hierarchy) -> onnx.ModelProto:
+    """Return a model in memory, with its weights and its hierarchy inside.
+
+    Raises:
+        HieronnxError: If it is too large for that.
+    """
+    weights = (*pieces.weights, *(weight for _, weight in pieces.inner))
+    if sum(weight.size for weight in weights) + pieces.structure.ByteSize() > LARGEST_MESSAGE:
+        raise HieronnxError("the part is over 2 GB, more than an ONNX model in memory can have; give an output file")
+    for tensor, weight in pieces.inner:
+        assert weight.data is not None  # it is external
+        tensor.CopyFrom(weight.header)
+        tensor.raw_data = weight.data.read()
+    stream = BytesIO()
+    initializers = [chunk for weight in pieces.weights for chunk in framed(GRAPH_INITIALIZER, weight.serialize())]
+    nodes, about = embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy)
+    write_annotated(stream, pieces.structure.SerializeToString(), nodes, about, initializers=initializers)
+    return onnx.ModelProto.FromString(stream.getvalue())
+
+
 def _describe(hierarchy: Hierarchy, path: Path, exporter: str | None) -> Hierarchy:
-    told = hierarchy.model
-    class_name = str(told.get("class", hierarchy.modules[""].class_name))
-    return replace(hierarchy, model=describe_file(path, class_name, exporter or str(told.get("exporter", "unknown"))))
+    class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
+    made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
+    return replace(hierarchy, model=describe_file(path, class_name, made_by))
 
 
-def _write_model(source: ModelLike, path: Path, hierarchy: Hierarchy | None, moved: Mapping[str, str]) -> None:
+def _write_model(
+    source: ModelLike | ModelPieces,
+    path: Path,
+    hierarchy: Hierarchy | None,
+    moved: Mapping[str, str],
+    outside: Sequence[Weight],
+) -> None:
     """Write the model with the hierarchy inside, or without any.
 
     Raises:
@@ -92,12 +148,15 @@ def _write_model(source: ModelLike, path: Path, hierarchy: Hierarchy | None, mov
     nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
     about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     with path.open("wb") as stream:
-        if isinstance(source, str | os.PathLike):
+        if isinstance(source, ModelPieces):
+            initializers = _place_weights(source, outside, _data_path(path))
+            write_annotated(stream, source.structure.SerializeToString(), nodes, about, initializers=initializers)
+        elif isinstance(source, str | os.PathLike):
             with open(source, "rb") as file, map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
             write_annotated(stream, _serialize(source), nodes, about)
-    if path.stat().st_size > _LARGEST_MESSAGE:
+    if path.stat().st_size > LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
             "leave it out (embed=False, --no-embed), or keep the weights in a file of their own"
@@ -123,11 +182,59 @@ def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
         ) from error
 
 
-# -- its files --------------------------------------------------------------------------------------------
+# -- the weights of pieces --------------------------------------------------------------------------------
 
 
-def list_own_files(model: ModelLike) -> set[Path]:
+def _choose_external(pieces: ModelPieces) -> list[Weight]:
+    """Choose the weights that go into a file of their own: those that have been in one, or all where they must."""
+    inside = sum(weight.size for weight in pieces.weights if weight.data is None) + pieces.structure.ByteSize()
+    too_large = inside > LARGEST_MESSAGE - _MARGIN
+    chosen = []
+    for weight in pieces.weights:
+        can_move = weight.size > SMALL_TENSOR_BYTES and weight.header.data_type != onnx.TensorProto.STRING
+        if weight.data is not None or (too_large and can_move):
+            chosen.append(weight)
+    return [*chosen, *(weight for _, weight in pieces.inner)]
+
+
+def _place_weights(pieces: ModelPieces, outside: Sequence[Weight], data: Path) -> list[Chunk]:
+    """Write the external data; return the initializers as fields of the graph, those with external data last."""
+    headers = _write_data(data, outside)
+    for tensor, weight in pieces.inner:
+        tensor.CopyFrom(headers.pop(id(weight)))
+    external = {id(weight) for weight in outside}
+    contents = [weight.serialize() for weight in pieces.weights if id(weight) not in external]
+    contents += ([header.SerializeToString()] for header in headers.values())
+    return [chunk for content in contents for chunk in framed(GRAPH_INITIALIZER, content)]
+
+
+def _write_data(path: Path, weights: Sequence[Weight]) -> dict[int, onnx.TensorProto]:
+    """Write the external data; return for each weight a tensor that says where in it its elements are."""
+    headers: dict[int, onnx.TensorProto] = {}
+    if not weights:
+        return headers
+    with path.open("wb", buffering=0) as stream:
+        for weight in weights:
+            stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
+            offset = stream.tell()
+            weight.write_elements(stream)
+            header = headers[id(weight)] = onnx.TensorProto()
+            header.CopyFrom(weight.header)
+            header.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", path.name), ("offset", offset), ("length", stream.tell() - offset)):
+                header.external_data.add(key=key, value=str(value))
+    return headers
+
+
+# -- files ------------------------------------------------------------------------------------------------
+
+
+def list_own_files(model: ModelLike | ModelPieces) -> set[Path]:
     """Return the files that a model is made of: its own, those of its data, and its sidecar."""
+    if isinstance(model, ModelPieces):
+        return set(model.files)
+    if isinstance(model, ir.Model):
+        return {external_path(tensor, None) for tensor in walk_external_tensors(model)}
     if not isinstance(model, str | os.PathLike):
         return set()
     path = Path(model)
@@ -147,18 +254,16 @@ def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ())
     """
     with writing(output):
         if output.is_dir():
-            raise HieronnxError(
-                f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}"
-            )
+            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
         if not output.parent.is_dir():
-            raise HieronnxError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
     beside = [output.with_name(name) for name in data]
-    for target in (output, sidecar_path(output), *beside):
+    for target in (output, sidecar_path(output), _data_path(output), *beside):
         check_place(target)
         for path in kept:
             if target.exists() and path.exists() and target.samefile(path):
                 raise HieronnxError(
-                    f"writing '{output}' would overwrite '{path}', which it is made of; give another name"
+                    f"writing '{output}' would overwrite '{path}', which belongs to the model itself; give another name"
                 )
     earlier = _data_of(output) if beside else set()
     for target in beside:
@@ -166,16 +271,11 @@ def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ())
             raise HieronnxError(f"'{target}' is there and does not belong to '{output}'; move it, or give another name")
 
 
-def _is_file(source: ModelLike, path: Path) -> bool:
-    return isinstance(source, str | os.PathLike) and path.exists() and path.samefile(source)
+def _data_path(output: Path) -> Path:
+    return output.with_name(f"{output.name}.data")
 
 
-def _folder(source: ModelLike) -> Path:
-    assert isinstance(source, str | os.PathLike)  # what is in memory brings no files
-    return Path(source).parent
-
-
-def _name_data(source: ModelLike, output: Path) -> dict[str, str]:
+def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
     """Name the files of external data after the output; by the locations that the model gives.
 
     Raises:
@@ -188,7 +288,7 @@ def _name_data(source: ModelLike, output: Path) -> dict[str, str]:
         path = Path(source).parent / location
         if not path.is_file():
             raise HieronnxError(f"the weights of '{source}' should be in '{path}'; put the file there")
-        moved[location] = f"{output.name}.data" + (f".{number}" if number else "")
+        moved[location] = _data_path(output).name + (f".{number}" if number else "")
     return moved
 
 
@@ -202,8 +302,8 @@ def _data_of(output: Path) -> set[Path]:
         return set()
 
 
-def _find_unused(source: ModelLike, output: Path, data: Collection[str]) -> set[Path]:
+def _find_unused(output: Path, kept: Collection[Path], data: Collection[str]) -> set[Path]:
     """Find the data of an earlier model at the output that is of no use once the model is replaced."""
-    named = {path for path in _data_of(output) if path.name.startswith(f"{output.name}.data")}
-    kept = {*list_own_files(source), *(output.with_name(name) for name in data)}
-    return {path for path in named if path.exists() and not any(k.exists() and k.samefile(path) for k in kept)}
+    named = {path for path in _data_of(output) if path.name.startswith(_data_path(output).name)}
+    used = {*kept, *(output.with_name(name) for name in data)}
+    return {path for path in named if path.exists() and not any(u.exists() and u.samefile(path) for u in used)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hieronnx.errors import InputError, MismatchError, check_known, require
 from hieronnx.files.opening import OpenedModel, load, open_model, sidecar_path
-from hieronnx.files.writing import check_output, list_own_files, write_with_hierarchy
+from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
@@ -119,7 +119,7 @@ def annotate(
     if output is not None:
         report("writing")
         path = Path(output)
-        write_with_hierarchy(onnx, hierarchy, path, exporter=_exporter(opened), embed=embed, sidecar=sidecar)
+        write(onnx, hierarchy, path, exporter=_exporter(opened), embed=embed, sidecar=sidecar)
         beside = sidecar_path(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
     return AnnotateResult(

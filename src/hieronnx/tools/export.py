@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, require, writing
-from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
-from hieronnx.files.writing import write_with_hierarchy
+from hieronnx.files.writing import check_output, write
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.tags import TagPolicy
@@ -183,11 +182,7 @@ def _check(model: nn.Module, options: _Options, output: Path, torch_options: Map
         raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
     for name in torch_options:
         check_known("option", name, list(inspect.signature(onnx.export).parameters))
-    with writing(output):
-        if output.is_dir():
-            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
-        if not output.parent.is_dir():
-            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    check_output(output, ())
     return output
 
 
@@ -237,9 +232,9 @@ def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
         _attribute_file(name, request, options)
     elif options.sidecar:
         hierarchy, view = held[-1]
-        described = replace(hierarchy, model=describe_file(request.output, type(request.model).__qualname__, name))
+        described = replace(hierarchy, model={"class": type(request.model).__qualname__})
         with writing(request.destination):
-            sidecar_path(request.output).write_bytes(encode_sidecar(described, view))
+            write(request.output, described, request.output, exporter=name, embed=None, view=view)
 
 
 def _attribute_file(exporter: str, request: ExportRequest, options: _Options) -> None:
@@ -255,9 +250,7 @@ def _attribute_file(exporter: str, request: ExportRequest, options: _Options) ->
         policy=TagPolicy.parse(options.torch_nn),
     )
     described = replace(found.hierarchy, model={"class": type(request.model).__qualname__})
-    write_with_hierarchy(
-        request.output, described, request.output, exporter=exporter, embed=options.embed, sidecar=options.sidecar
-    )
+    write(request.output, described, request.output, exporter=exporter, embed=options.embed, sidecar=options.sidecar)
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:

@@ -191,7 +191,7 @@ def test_a_fix_that_would_lose_a_fact_is_refused(model: Path) -> None:
     before = sidecar_path(model).read_bytes()
     refused = run(model, "--fix")
     assert refused.exit_code == 2
-    assert "initializer 'layers.0.weight' speaks of call 'layers.9'" in refused.stderr
+    assert "initializer 'layers.0.weight' refers to call 'layers.9'" in refused.stderr
     assert sidecar_path(model).read_bytes() == before
 
 
@@ -266,3 +266,17 @@ def test_nothing_is_written_where_nothing_is_wrong(model: Path) -> None:
     before = sidecar_path(model).stat().st_mtime_ns, model.stat().st_mtime_ns
     assert run(model, "--fix").output == "nothing wrong\n"
     assert (sidecar_path(model).stat().st_mtime_ns, model.stat().st_mtime_ns) == before
+
+
+def test_python_fixes_as_the_command_does(model: Path) -> None:
+    sidecar_path(model).unlink()
+    result = hieronnx.validate(model, fix=True, strict=True)
+    assert result.passed
+    assert result.fixed == ("wrote model_hierarchy.json from the metadata inside the model; parameters stay unknown",)
+    assert hieronnx.validate(model, fix=True).fixed == ()
+    spoil(model, at("nodes", 4, "evidence", to="name"))
+    assert hieronnx.validate(model, fix_from="embedded").passed
+    with pytest.raises(hieronnx.HieronnxError, match="only a file can be fixed"):
+        hieronnx.validate(onnx.load(model), fix=True)
+    with pytest.raises(hieronnx.HieronnxError, match="no form of a hierarchy 'memory'; choose one of"):
+        hieronnx.validate(model, fix_from="memory")

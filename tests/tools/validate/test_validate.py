@@ -344,7 +344,7 @@ def test_the_table_has_place_and_remedy(model: Path) -> None:
     assert lines[0].startswith("severity  check")
     row = next(line for line in lines if "references" in line)
     assert row.startswith("error")
-    assert all(part in row for part in ("sidecar: node 'add1_1'", "hearsay", "export the model anew"))
+    assert all(part in row for part in ("sidecar: node 'add1_1'", "hearsay", "export the model again"))
     assert lines[-1] == "2 errors: failed"
 
 

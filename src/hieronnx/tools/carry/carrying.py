@@ -11,7 +11,7 @@ from typing import Any
 
 from hieronnx.errors import InputError
 from hieronnx.files.opening import load, sidecar_path
-from hieronnx.files.writing import check_output, list_own_files, write_with_hierarchy
+from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.records import CONFIDENCE
 from hieronnx.tools.carry.accounting import INSERTED, REWRITTEN, UNTOUCHED, find_lost, group_rewritten, judge_nodes
@@ -121,9 +121,7 @@ def _write(
     sidecar: bool,
     temporary: bool = False,
 ) -> CarryResult:
-    written = write_with_hierarchy(
-        model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view
-    )
+    written = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
     return replace(
         result,
         hierarchy=load(output) if embed or sidecar else written,

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.contents import Contents
 from hieronnx.files.opening import OpenedModel
+from hieronnx.files.weights import Contents
 from hieronnx.graph.view import View
 
 _FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})

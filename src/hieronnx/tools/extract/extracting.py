@@ -10,6 +10,8 @@ import onnx
 
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.opening import open_model
+from hieronnx.files.weights import find_inner_weights, find_weights
+from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
@@ -19,8 +21,6 @@ from hieronnx.tools.extract.hierarchy import Rebased, rebase_calls, rebase_hiera
 from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, rename_tensors
 from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
 from hieronnx.tools.extract.source import Source, prepare
-from hieronnx.tools.extract.weights import find_inner_weights, find_weights
-from hieronnx.tools.extract.write import check_output, fill_model, write_part
 
 
 def extract(
@@ -85,7 +85,7 @@ def extract_all(
     full = [call for call in calls if call not in empty]
     outputs = [Path(folder) / f"{_file_stem(call, hierarchy)}.onnx" for call in full]
     for output in outputs:
-        check_output(extractor.source, output)
+        check_output(output, extractor.files)
     return [extractor.extract(call, output) for call, output in zip(full, outputs, strict=True)]
 
 
@@ -112,6 +112,7 @@ class Extractor:
         self.hierarchy = self.source.hierarchy
         self._types = ValueTypes(self.source)
         self._relative_names = relative_names
+        self.files = list_own_files(self.source.opened.path or self.source.opened.model)
 
     def find(self, call: CallId) -> Part | None:
         """Find the part that a call is; None where the file has no node of it."""
@@ -127,18 +128,19 @@ class Extractor:
         if part is None:
             raise HieronnxError(explain_no_nodes(self.hierarchy, call.id))
         if output is not None:
-            check_output(source, Path(output))
+            check_output(Path(output), self.files)
         model = build_model(source, part, self._types)
         rebased = rebase_calls(self.hierarchy, call.id)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         if names:
             rename_tensors(model, names)
-        weights, inner = find_weights(source, part, names), find_inner_weights(source, model)
+        initializers = (source.values[tensor] for tensor in part.initializers)
+        weights = find_weights(source.opened, initializers, source.located, names)
+        pieces = ModelPieces(model, weights, find_inner_weights(source.opened, model), frozenset(self.files))
         hierarchy = rebase_hierarchy(source, part, rebased, names)
         if output is None:
-            return _make_result(source, part, call, hierarchy, fill_model(model, weights, inner, hierarchy))
-        exporter = self.hierarchy.model.get("exporter", "")
-        described = write_part(model, weights, inner, hierarchy, Path(output), exporter)
+            return _make_result(source, part, call, hierarchy, assemble(pieces, hierarchy))
+        described = write(pieces, hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
         return _make_result(source, part, call, described, Path(output))
 
 

@@ -14,7 +14,6 @@ from hieronnx.files.wire import locate_initializers
 from hieronnx.graph.building import view_model
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.graph.walks import node_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 
@@ -82,12 +81,6 @@ class Source:
         return {} if self.opened.path is None else locate_initializers(self.opened.path)
 
     @cached_property
-    def inner_data(self) -> Sequence[ir.ExternalTensor]:
-        """What bodies and attributes have as external data."""
-        tensors = (tensor for node in self.nodes for tensor in _inner_tensors(node))
-        return [tensor for tensor in tensors if isinstance(tensor, ir.ExternalTensor)]
-
-    @cached_property
     def weighted(self) -> set[int]:
         """The tensors that depend on a parameter."""
         view, parameters = self.view, {item.name: item.parameter for item in self.hierarchy.initializers}
@@ -131,15 +124,3 @@ def prepare(opened: OpenedModel) -> Source:
     view = view_model(opened.model, lambda _, node: nodes.append(node))
     attributions = [hierarchy.node_by_key[view.node_key(index)] for index in range(len(view.nodes))]
     return Source(opened, hierarchy, view, nodes, attributions)
-
-
-def _inner_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol | None]:
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type == ir.AttributeType.TENSOR:
-            yield attribute.as_tensor()
-        elif attribute.type == ir.AttributeType.TENSORS:
-            yield from attribute.as_tensors()
-    for _, body in node_bodies(node):
-        yield from (value.const_value for value in body.initializers.values())

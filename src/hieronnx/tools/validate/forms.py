@@ -1,31 +1,43 @@
-"""The two forms in which a hierarchy is kept, each read and checked by itself."""
+"""The two forms in which a hierarchy is kept, each read and checked by itself, and compared with each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
+import msgspec
 import onnx
 import onnx_ir as ir
+from msgspec import inspect
 
+from hieronnx.errors import InputError
+from hieronnx.files.claims import RESTORE, Claim, check_claim
+from hieronnx.files.document import CallEntry, Document, read_document
+from hieronnx.files.findings import Finding, call_place, node_place
+from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, read_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
+from hieronnx.graph.walks import walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.validate.claims import Claim, check_claim
-from hieronnx.tools.validate.derived import check_derived
-from hieronnx.tools.validate.findings import Finding
-from hieronnx.tools.validate.module_table import check_module_table
-from hieronnx.tools.validate.nodes import check_belongs, check_operators
-from hieronnx.tools.validate.reading import read_embedded_claim, read_sidecar_claim
-from hieronnx.tools.validate.tags import check_tags
+from hieronnx.hierarchy.records import Call, CallId, Node
+from hieronnx.hierarchy.tags import Segment, parse_tag
+from hieronnx.tools.validate.sidecar import check_belongs, check_derived, check_module_table, check_operators
 
 _DERIVED = frozenset({"sidecar-derived", "metadata-derived"})
 _KEYS = frozenset({"sidecar-keys", "metadata-keys"})
 _HARMLESS = _DERIVED | _KEYS | {"sidecar-modules"}
 """What leaves the calls, and what is said of the nodes, as they are."""
 _VERSIONS = frozenset({"sidecar-version", "metadata-version"})
+_IN_BOTH = ("scope", "origins", "evidence")
+_NEWER = "use a newer hieronnx if a newer one wrote the file; otherwise take the key out: nothing reads it"
+_REWRITE = "write it again with 'hieronnx validate --fix'"
+_CHOOSE = "say which one to trust: 'hieronnx validate --fix-from sidecar' or '--fix-from embedded'"
+_Keys: TypeAlias = "dict[str, _Keys] | list[_Keys] | None"
+"""The keys of an object, each with those of its value; or of the items of a list or map; None where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +47,7 @@ class Form:
     Attributes:
         claim: what it says; None where it cannot be read.
         hierarchy: what of that holds together.
-        belongs: whether it speaks of the nodes of this file and of no other.
+        belongs: whether its nodes are those of this file and no others.
         findings: what is wrong with it.
     """
 
@@ -81,28 +93,189 @@ def read_sidecar_form(path: Path, view: View) -> Form | None:
     beside = sidecar_path(path)
     if not beside.exists():
         return None
-    claim, found = read_sidecar_claim(beside)
+    try:
+        content = beside.read_bytes()
+    except OSError as error:
+        message = f"it cannot be read: {error.strerror or error}"
+        return _make_form(None, False, [Finding("sidecar-schema", "error", beside.name, message, RESTORE)])
+    claim, findings = read_document(content, beside.name)
     if claim is None:
-        return _make_form(None, False, found)
-    nodes = [item.node for item in claim.nodes]
-    foreign = check_belongs(nodes, view)
-    own = [] if foreign else [*check_operators(nodes, view), *check_module_table(claim, view)]
-    form = _make_form(claim, not foreign, [*found, *foreign, *own])
+        return _make_form(None, False, findings)
+    others = check_belongs(claim.nodes, view)
+    own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
+    form = _make_form(claim, not others, [*_find_unknown_keys(content), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:
         derived = check_derived(claim.document, form.hierarchy, view, path)
-        return Form(claim, form.hierarchy, form.belongs, (*form.findings, *derived))
+        return replace(form, findings=(*form.findings, *derived))
     return form
 
 
 def read_embedded_form(model: ir.Model) -> Form | None:
     """Read the metadata inside a model; None if there is none."""
-    claim, found = read_embedded_claim(model)
-    return _make_form(claim, True, found) if claim or found else None
+    claim, findings = read_metadata(model)
+    if claim is not None:
+        findings += _find_unknown_metadata(model)
+    return _make_form(claim, True, findings) if claim or findings else None
 
 
-def _make_form(claim: Claim | None, belongs: bool, found: Iterable[Finding]) -> Form:
+def _make_form(claim: Claim | None, belongs: bool, findings: Iterable[Finding]) -> Form:
     if claim is None:
-        return Form(None, None, False, tuple(found))
+        return Form(None, None, False, tuple(findings))
     hierarchy, wrong = check_claim(claim)
-    tags = check_tags(hierarchy, claim.source) if hierarchy is not None else []
-    return Form(claim, hierarchy, belongs, (*found, *wrong, *tags))
+    if hierarchy is not None:
+        wrong += (*_check_node_tags(claim, hierarchy), *_check_tags(hierarchy, claim.source))
+    return Form(claim, hierarchy, belongs, (*findings, *wrong))
+
+
+# -- keys of another version ------------------------------------------------------------------------------
+
+
+def _find_unknown_keys(content: bytes) -> list[Finding]:
+    """Find keys of a sidecar that this version does not know, one finding for each kind of place."""
+    places = Counter(_walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$"))
+    return [_unknown_key("sidecar", place, times) for place, times in places.items()]
+
+
+def _keys_of(kind: inspect.Type) -> _Keys:
+    """Return the keys that a value of this type has."""
+    if isinstance(kind, inspect.UnionType):  # of something and null
+        return next((keys for option in kind.types if (keys := _keys_of(option)) is not None), None)
+    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+        return {field.encode_name: _keys_of(field.type) for field in kind.fields}
+    if isinstance(kind, inspect.DictType):
+        inner = _keys_of(kind.value_type)
+    else:
+        inner = _keys_of(kind.item_type) if isinstance(kind, inspect.ListType | inspect.VarTupleType) else None
+    return None if inner is None else [inner]
+
+
+def _walk_unknown(value: Any, keys: _Keys, place: str) -> Iterator[str]:
+    """Yield the place of each key that a value should not have; lists and maps are walked as one place."""
+    if isinstance(keys, dict):
+        yield from (f"{place}.{key}" for key in value if key not in keys)
+        for key, inner in keys.items():
+            if inner is not None and value.get(key) is not None:
+                yield from _walk_unknown(value[key], inner, f"{place}.{key}")
+    elif keys is not None:
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _walk_unknown(item, keys[0], f"{place}[]")
+
+
+def _find_unknown_metadata(model: ir.Model) -> Iterator[Finding]:
+    """Find hieronnx's own keys that this version does not know, one finding for each."""
+    keys = Counter(model.metadata_props.keys() - MODEL_KEYS)
+    for _, node in walk_nodes(model):
+        keys.update(node.metadata_props.keys() - NODE_KEYS)
+    for key, times in keys.items():
+        if key.startswith("hieronnx."):
+            yield _unknown_key("metadata", key, times)
+
+
+def _unknown_key(source: str, place: str, times: int) -> Finding:
+    message = "this version does not know the key" + (f" ({times:,} times)" if times > 1 else "")
+    return Finding(f"{source}-keys", "warning", f"{source}: {place}", message, _NEWER)
+
+
+# -- tags -------------------------------------------------------------------------------------------------
+
+
+def _check_node_tags(claim: Claim, hierarchy: Hierarchy) -> Iterator[Finding]:
+    """Check that the tag written on each node is that of its call."""
+    for node, tag in zip(claim.nodes, claim.tags, strict=True):
+        call = hierarchy.call_by_id.get(node.scope)
+        if call is not None and tag not in (None, call.tag):
+            message = f"its tag is '{tag}', that of its call '{node.scope}' is '{call.tag}'"
+            place = claim.place(node_place(*node.key, node.name))
+            yield Finding(f"{claim.source}-derived", "error", place, message, _REWRITE)
+
+
+def _check_tags(hierarchy: Hierarchy, source: str) -> list[Finding]:
+    """Check the tag of every call against that of its parent, and that no two calls share one."""
+    holders: dict[str, CallId] = {}
+    segments: dict[CallId, tuple[Segment, ...] | None] = {}
+    findings = []
+    for call in hierarchy.calls:
+        if reason := _explain_tag(hierarchy, call, holders, segments):
+            findings.append(Finding("tags", "error", f"{source}: {call_place(call.id)}", reason, RESTORE))
+        holders.setdefault(call.tag, call.id)
+    return findings
+
+
+def _explain_tag(
+    hierarchy: Hierarchy,
+    call: Call,
+    holders: Mapping[str, CallId],
+    segments: dict[CallId, tuple[Segment, ...] | None],
+) -> str:
+    """Say what is wrong with a call's tag; nothing if it is right. Its segments are kept for the calls below."""
+    parent = None if call.parent is None else hierarchy.call_by_id[call.parent]
+    if parent is not None and call.tag == parent.tag:  # no tag of its own
+        segments[call.id] = segments[parent.id]
+        return ""
+    try:
+        own = segments[call.id] = parse_tag(call.tag)
+    except InputError:
+        segments[call.id] = None
+        return f"'{call.tag}' is not a tag; one looks like /Model/Encoder/Layer.0"
+    if call.tag in holders:
+        return f"its tag '{call.tag}' is that of call '{holders[call.tag]}' too"
+    above = () if parent is None else segments[parent.id]
+    if above is not None and own[:-1] != above:
+        return f"its tag '{call.tag}' is not one step below '{parent.tag if parent else ''}', the tag of its parent"
+    name = hierarchy.modules[call.id.module].qualified_class.rpartition(".")[2]
+    return "" if own[-1].class_name == name else f"its tag '{call.tag}' does not name its class '{name}'"
+
+
+# -- two forms --------------------------------------------------------------------------------------------
+
+
+def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:
+    """Check that both forms say the same: the same call tree, and the same of every node that both have."""
+    findings = _compare_calls(sidecar, embedded)
+    by_key = {node.key: node for node in embedded.nodes}
+    for node in sidecar.nodes:
+        other = by_key.get(node.key)
+        if other is not None and (difference := _describe_difference(node, other)):
+            findings.append(Finding("agreement", "error", node_place(*node.key, node.name), difference, _CHOOSE))
+    return findings
+
+
+def _compare_calls(sidecar: Claim, embedded: Claim) -> list[Finding]:
+    ours, theirs = ({CallId(e.module, e.call): e for e in claim.calls} for claim in (sidecar, embedded))
+    findings = []
+    for call in dict.fromkeys((*ours, *theirs)):
+        if call not in ours or call not in theirs:
+            message = f"the call is only in the {'sidecar' if call in ours else 'metadata'}"
+        elif ours[call] != theirs[call] and _describe(ours[call]) == _describe(theirs[call]):
+            message = "what it received or returned is another in the sidecar than in the metadata"
+        elif ours[call] != theirs[call]:
+            message = f"the sidecar has {_describe(ours[call])}, the metadata {_describe(theirs[call])}"
+        elif _class_of(sidecar, call) != _class_of(embedded, call):
+            message = f"its class is '{_class_of(sidecar, call)}' in the sidecar, '{_class_of(embedded, call)}' inside"
+        else:
+            continue
+        findings.append(Finding("agreement", "error", call_place(call), message, _CHOOSE))
+    if not findings and list(ours) != list(theirs):
+        findings.append(Finding("agreement", "error", "calls", "the calls are in another order", _CHOOSE))
+    return findings
+
+
+def _describe(call: CallEntry) -> str:
+    return f"parent {call.parent}, via '{call.via}', tag '{call.tag}'"
+
+
+def _class_of(claim: Claim, call: CallId) -> str:
+    module = claim.modules.get(call.module)
+    return module.qualified_class if module else ""
+
+
+def _describe_difference(sidecar: Node, embedded: Node) -> str:
+    """Say in what two claims about one node differ; nothing if in nothing that both forms keep."""
+    values = ((name, getattr(sidecar, name), getattr(embedded, name)) for name in _IN_BOTH)
+    return "; ".join(f"{name} {_quote(a)} in the sidecar, {_quote(b)} inside" for name, a, b in values if a != b)
+
+
+def _quote(value: object) -> str:
+    if isinstance(value, tuple) and not isinstance(value, CallId):
+        return "[" + ", ".join(f"'{item}'" for item in value) + "]"
+    return f"'{value}'"

@@ -1,6 +1,6 @@
 """Layer consistency: no call may need what it has itself made possible.
 
-A call is an interval of execution time. FileRun from its parent, each call is one step, and so is each node of the
+A call is an interval of execution time. Seen from its parent, each call is one step, and so is each node of the
 parent's own; data flows from step to step. Where it flows in a circle, a call would run both before and after
 another, or would have to be left and entered again, which no execution does: some node is in the wrong call.
 """
@@ -12,35 +12,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
+from hieronnx.errors import list_some
+from hieronnx.files.findings import Finding, call_place
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CallId, Node
-from hieronnx.tools.validate.findings import Finding, call_place
+from hieronnx.hierarchy.records import ROOT, CallId, Node
 
 _Step: TypeAlias = "CallId | int"
 """A call, or a node of the parent call itself."""
 _Flow: TypeAlias = dict[_Step, dict[_Step, tuple[int, int]]]
 """From step to step, with two nodes between which data flows."""
 
-_REMEDY = "look at the nodes named: one of them is in the wrong call; export the model anew, or report it"
+_REMEDY = "look at the nodes named: one of them is in the wrong call; export the model again, or report it"
 _SHOWN = 4
 
 
-def check_layers(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> list[Finding]:
+def check_layers(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> Iterator[Finding]:
     """Check the dataflow between the calls below each call.
 
     Nodes that stand for several calls are left out, and so are those of which nothing is known.
     """
-    known = [node if node and len(node.origins) == 1 and node.evidence != "root" else None for node in nodes]
-    flows = _find_flows(hierarchy, view, known)
-    found = []
+    certain = [node if node and len(node.origins) == 1 and node.evidence != "root" else None for node in nodes]
+    flows = _find_flows(hierarchy, view, certain)
     for call in hierarchy.calls:
         flow = flows.get(call.id, {})
         for circle in _find_circles(flow):
             if any(isinstance(step, CallId) for step in circle):
-                message = _describe(circle, flow, known)
-                found.append(Finding("layers", "warning", call_place(call.id), message, _REMEDY))
-    return found
+                yield Finding("layers", "warning", call_place(call.id), _describe(circle, flow, certain), _REMEDY)
 
 
 # -- dataflow between calls -------------------------------------------------------------------------------
@@ -65,44 +63,34 @@ def _find_flows(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) 
 
 def _walk_edges(view: View) -> Iterator[tuple[int, int]]:
     """Yield the pairs of nodes of which the second needs what the first makes."""
-    handed_in = _find_handed_in(view)
-    for index, node in enumerate(view.nodes):
-        needed = [*node.inputs, *(tensor for body in node.bodies for tensor in view.graphs[body].outputs)]
-        for tensor in needed:
-            while tensor in handed_in:
-                tensor = handed_in[tensor]
-            producer = view.producers[tensor] if tensor != NO_TENSOR else None
-            if producer is not None:
-                yield producer, index
-
-
-def _find_handed_in(view: View) -> dict[int, int]:
-    """Map the inputs of bodies to what their node hands in: that of the same position."""
-    return {
+    # The inputs of bodies are what their node passes in at the same position.
+    passed_in = {
         inner: outer
         for node in view.nodes
         for body in node.bodies
         for inner, outer in zip(view.graphs[body].inputs, node.inputs, strict=False)
     }
+    for index, node in enumerate(view.nodes):
+        needed = [*node.inputs, *(tensor for body in node.bodies for tensor in view.graphs[body].outputs)]
+        for tensor in needed:
+            while tensor in passed_in:
+                tensor = passed_in[tensor]
+            producer = view.producers[tensor] if tensor != NO_TENSOR else None
+            if producer is not None:
+                yield producer, index
 
 
 def _steps(a: CallId, b: CallId, source: int, target: int, hierarchy: Hierarchy) -> tuple[CallId, _Step, _Step]:
     """Return the lowest call above two, and the steps of it that they lie in."""
     before: _Step = source
     after: _Step = target
-    depth = hierarchy.tree.depth
-    while a != b:
+    depth, calls = hierarchy.tree.depth, hierarchy.call_by_id
+    while a != b:  # two calls of one tree meet at the root at the latest
         if depth(a) >= depth(b):
-            before, a = a, _above(a, hierarchy)
+            before, a = a, calls[a].parent or ROOT
         else:
-            after, b = b, _above(b, hierarchy)
+            after, b = b, calls[b].parent or ROOT
     return a, before, after
-
-
-def _above(call: CallId, hierarchy: Hierarchy) -> CallId:
-    parent = hierarchy.call_by_id[call].parent
-    assert parent is not None  # two calls of one tree meet at the root at the latest
-    return parent
 
 
 # -- circles ----------------------------------------------------------------------------------------------
@@ -155,9 +143,7 @@ def _describe(circle: list[_Step], flow: _Flow, nodes: Sequence[Node | None]) ->
     """Describe a circle by its calls and by a shortest way around."""
     calls = sorted(step for step in circle if isinstance(step, CallId))
     edges = _shortest_way_round(calls[0], set(circle), flow)
-    named = ", ".join(f"'{call}'" for call in calls[:_SHOWN]) + (
-        f" and {len(calls) - _SHOWN} more" * (len(calls) > _SHOWN)
-    )
+    named = list_some([f"'{call}'" for call in calls], _SHOWN)
     ways = "; ".join(f"{_name(nodes[a])} feeds {_name(nodes[b])}" for a, b in edges[:_SHOWN])
     more = f"; and {len(edges) - _SHOWN} more steps back" if len(edges) > _SHOWN else ""
     return f"data leaves {named} and comes back: {ways}{more}"

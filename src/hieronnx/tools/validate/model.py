@@ -1,4 +1,4 @@
-"""What holds for any ONNX file: the ONNX checker, and the files that its weights are in. No weight is read."""
+"""The checks of any ONNX file: the ONNX checker, and the files that its weights are in. No weight is read."""
 
 from __future__ import annotations
 
@@ -9,26 +9,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
-from hieronnx.tools.validate.findings import Finding
+from hieronnx.files.findings import Finding
+from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
-_REPAIR = "mend the model with what made it: hieronnx never changes a graph"
-_WHOLE = "get the file anew: what is there is not whole"
+_REPAIR = "fix the model with what made it: hieronnx never changes a graph"
+_WHOLE = "get the file again: what is there is not whole"
 # What the checker names on stdout, whoever that belongs to: operators that ONNX had for a while.
-_EXPERIMENTAL = frozenset(
-    {
-        "ATen",
-        "Affine",
-        "ConstantFill",
-        "Crop",
-        "DynamicSlice",
-        "GRUUnit",
-        "GivenTensorFill",
-        "ImageScaler",
-        "ParametricSoftplus",
-        "Scale",
-        "ScaledTanh",
-    }
-)
+_EXPERIMENTAL = {"ATen", "Affine", "ConstantFill", "Crop", "DynamicSlice", "GRUUnit", "GivenTensorFill", "ImageScaler"}
+_EXPERIMENTAL |= {"ParametricSoftplus", "Scale", "ScaledTanh"}
 _ELSEWHERE = "hieronnx.elsewhere"
 _RUNTIME = "com.microsoft"  # ONNX Runtime declares it in each file that it writes
 _FOR_RUNTIME = "run the file in ONNX Runtime; for other runtimes, optimize at a lower level"
@@ -58,26 +46,25 @@ def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]])
         skeleton: The model; its tensors in other files need not be there.
         left_out: The bytes by kind that each initializer of the main graph would have.
     """
-    found = [
-        f for tensor, sizes in zip(skeleton.graph.initializer, left_out, strict=True) for f in _size(tensor, sizes)
-    ]
+    findings: list[Finding] = []
     model = onnx.ModelProto()
     model.CopyFrom(skeleton)
     for tensor, sizes in zip(model.graph.initializer, left_out, strict=True):
+        findings += _check_sizes(tensor, sizes)
         _stand_in(tensor, sizes)
     for sparse in _walk_sparse(model):
         _empty(sparse)
     for tensor in _walk_tensors(model):
         _bring_in(tensor)
-    found += _set_apart(model)
+    findings += _set_apart(model)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, RuntimeError, ValueError) as error:
-        found.append(Finding("onnx", "error", "graph", " ".join(str(error).split()), _REPAIR))
-    return found
+        findings.append(Finding("onnx", "error", "graph", " ".join(str(error).split()), _REPAIR))
+    return findings
 
 
-def _size(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator[Finding]:
+def _check_sizes(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator[Finding]:
     """Compare the bytes of an initializer with those that its shape and type need."""
     needed = {"raw_data": _nbytes(tensor)}
     needed |= {kind: math.prod(tensor.dims) * width for kind, width in _BYTES_PER_ENTRY.items()}
@@ -122,8 +109,8 @@ def _empty(sparse: onnx.SparseTensorProto) -> None:
 
 
 def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
-    held = any(getattr(tensor, kind) for kind in _ONE_ELEMENT)
-    return not held and tensor.data_location == onnx.TensorProto.EXTERNAL and bool(_entries(tensor).get("location"))
+    external = tensor.data_location == onnx.TensorProto.EXTERNAL and _entries(tensor).get("location")
+    return bool(external) and not any(getattr(tensor, kind) for kind in _ONE_ELEMENT)
 
 
 def _set_apart(model: onnx.ModelProto) -> list[Finding]:
@@ -133,17 +120,17 @@ def _set_apart(model: onnx.ModelProto) -> list[Finding]:
     """
     local = {function.name for function in model.functions}
     of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
-    found: dict[str, Finding] = {}
-    for node in _walk_nodes(model):
+    findings: dict[str, Finding] = {}
+    for node in (node for _, graph in walk_protos(model) for node in graph.node):
         excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
         if excuse is not None:
             place = f"node '{node.name or next(iter(node.output), '')}'"
-            found.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
+            findings.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
             node.domain = _ELSEWHERE
-    if found:
+    if findings:
         for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
             imports.add(domain=_ELSEWHERE, version=1)
-    return list(found.values())
+    return list(findings.values())
 
 
 def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
@@ -158,57 +145,32 @@ def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
 # -- walking ----------------------------------------------------------------------------------------------
 
 
-def _walk_graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    waiting: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
-    while waiting:
-        graph = waiting.pop()
-        yield graph
-        for node in graph.node:
-            for attribute in node.attribute:
-                waiting += attribute.graphs
-                if attribute.HasField("g"):
-                    waiting.append(attribute.g)
-
-
-def _walk_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    for graph in _walk_graphs(model):
-        yield from graph.node
-
-
-def _walk_attributes(model: onnx.ModelProto) -> Iterator[onnx.AttributeProto]:
-    return (attribute for node in _walk_nodes(model) for attribute in node.attribute)
-
-
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor, the parts of sparse ones too."""
-    for graph in _walk_graphs(model):
+    for _, graph in walk_protos(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.initializer
-    for attribute in _walk_attributes(model):
-        yield from attribute.tensors
-        if attribute.HasField("t"):
-            yield attribute.t
+        yield from walk_attribute_tensors(graph)
     for sparse in _walk_sparse(model):
         yield sparse.values
         yield sparse.indices
 
 
 def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
-    for graph in _walk_graphs(model):
+    for _, graph in walk_protos(model):
         if isinstance(graph, onnx.GraphProto):
             yield from graph.sparse_initializer
-    for attribute in _walk_attributes(model):
-        yield from attribute.sparse_tensors
-        if attribute.HasField("sparse_tensor"):
-            yield attribute.sparse_tensor
+        for attribute in (attribute for node in graph.node for attribute in node.attribute):
+            yield from attribute.sparse_tensors
+            if attribute.HasField("sparse_tensor"):
+                yield attribute.sparse_tensor
 
 
 # -- weights in other files -------------------------------------------------------------------------------
 
 
-def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> list[Finding]:
+def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Finding]:
     """Check that the files with the model's weights are there and large enough; they are not opened."""
-    found: list[Finding] = []
     sizes: dict[str, int | None] = {}
     for tensor in _walk_tensors(skeleton):
         location = _entries(tensor).get("location", "")
@@ -216,17 +178,16 @@ def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> list[Finding
             continue
         if _is_outside(location):
             message = f"its data is in '{location}', which is not in the model's folder: no runtime will follow"
-            found.append(Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR))
+            yield Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR)
             continue
         if location not in sizes:
             sizes[location] = _file_size(folder, location)
         size = sizes[location]
         if size is not None:
-            found += _check_range(tensor, location, size)
+            yield from _check_range(tensor, location, size)
     remedy = "put the file beside the model; the hierarchy can be used without it, the model cannot run"
-    missing = [location for location, size in sizes.items() if size is None]
-    found += [Finding("external-data", "warning", f"file '{m}'", "there is no such file", remedy) for m in missing]
-    return found
+    for location in (location for location, size in sizes.items() if size is None):
+        yield Finding("external-data", "warning", f"file '{location}'", "there is no such file", remedy)
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from hieronnx.errors import HieronnxError, InputError, writing
-from hieronnx.files.encoding import describe_file, encode_document, make_document
-from hieronnx.files.metadata import embedded_metadata, embedded_model_metadata
-from hieronnx.files.opening import sidecar_path
-from hieronnx.files.staging import staging
-from hieronnx.files.wire import map_file, read_skeleton, write_annotated
+from hieronnx.errors import InputError, check_known
+from hieronnx.files.opening import require_file, sidecar_path
+from hieronnx.files.wire import read_skeleton
+from hieronnx.files.writing import write
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Module, Node
-from hieronnx.tools.validate.claims import compare_claims
-from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
+from hieronnx.hierarchy.records import Module
+from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
 
 FORMS = ("sidecar", "embedded")
 """What can be trusted: the file beside the model, or the metadata inside it."""
@@ -37,45 +33,54 @@ def repair(path: str | os.PathLike[str], *, trust: str | None = None) -> tuple[s
         HieronnxError: If the file cannot be read, the form to trust is not whole, none is named and both disagree, or
             something would be lost. Then nothing is written.
     """
-    model_path = Path(path)
-    if not model_path.is_file():
-        raise HieronnxError(f"no ONNX file at '{model_path}'")
+    if trust is not None:
+        check_known("form of a hierarchy", trust, FORMS)
+    model_path = require_file(Path(path))
     model, view = read_graph(read_skeleton(model_path), str(model_path))
     sidecar, embedded = read_sidecar_form(model_path, view), read_embedded_form(model)
-    source = _choose_source(model_path, sidecar, embedded, trust)
-    trusted = {"sidecar": sidecar, "embedded": embedded}.get(source or "")
-    if trusted is None:
+    trusted = _choose_source(model_path, sidecar, embedded, trust)
+    if trusted is None or trusted.hierarchy is None:
         return ()
     beside = sidecar is not trusted or trusted.is_stale
-    inside = trusted.is_stale if embedded is trusted else not _is_up_to_date(embedded, trusted)
+    current = embedded is not None and embedded.is_whole and not embedded.is_stale and _agree(trusted, embedded)
+    inside = trusted.is_stale if embedded is trusted else not current
     if inside and embedded is not None:
         _make_sure_no_key_is_lost(model_path, embedded)
-    written = _write_sidecar(model_path, trusted, sidecar, view) if beside and _may_replace(sidecar) else ()
-    return (*written, *_write_metadata(model_path, trusted)) if inside and _may_replace(embedded) else written
+    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
+    nodes = tuple(replace(node, name=names[node.key]) for node in trusted.hierarchy.nodes)
+    hierarchy = replace(trusted.hierarchy, nodes=nodes)
+    written: list[str] = []
+    if beside and _may_replace(sidecar):
+        written.append(_write_sidecar(model_path, hierarchy, sidecar, view, own=sidecar is trusted))
+    if inside and _may_replace(embedded):
+        write(model_path, hierarchy, model_path, embed=True, sidecar=None)
+        origin = "its own nodes" if trusted is embedded else "the sidecar"
+        written.append(f"wrote the metadata in {model_path.name} from {origin}; the graph is as it was")
+    return tuple(written)
 
 
 # -- what can be trusted ----------------------------------------------------------------------------------
 
 
-def _choose_source(path: Path, sidecar: Form | None, embedded: Form | None, trust: str | None) -> str | None:
+def _choose_source(path: Path, sidecar: Form | None, embedded: Form | None, trust: str | None) -> Form | None:
     """Choose the form to write from; None if there is none."""
-    whole = {name: form is not None and form.is_whole for name, form in zip(FORMS, (sidecar, embedded), strict=True)}
-    if trust is not None and not whole[trust]:
+    forms = dict(zip(FORMS, (sidecar, embedded), strict=True))
+    whole = {name: form for name, form in forms.items() if form is not None and form.is_whole}
+    if trust is not None and trust not in whole:
         raise InputError(
             f"--fix-from {trust}: that form of the hierarchy of '{path}' is missing or not whole itself; "
             "'hieronnx validate' without --fix says what is wrong with it"
         )
-    agreeing = all(whole.values()) and _agree(sidecar, embedded)
+    agreeing = len(whole) == len(FORMS) and _agree(sidecar, embedded)
     if trust is not None and not agreeing:
-        return trust
-    found = [name for name in FORMS if whole[name]]
-    if found and not agreeing and _contradict(sidecar, embedded):
-        options = " or ".join(f"--fix-from {name}" for name in found)
+        return whole[trust]
+    if whole and not agreeing and _contradict(sidecar, embedded):
+        options = " or ".join(f"--fix-from {name}" for name in whole)
         raise InputError(
             f"the sidecar and the metadata in '{path}' disagree, and either may be right; "
             f"name the one to trust with {options}"
         )
-    return next(iter(found), None)
+    return next(iter(whole.values()), None)
 
 
 def _agree(sidecar: Form | None, embedded: Form | None) -> bool:
@@ -90,64 +95,43 @@ def _contradict(sidecar: Form | None, embedded: Form | None) -> bool:
         return False
     if sidecar.is_whole and embedded.is_whole:
         return not _agree(sidecar, embedded)
-    ours, theirs = (_known_nodes(form) for form in (sidecar, embedded))
-    return any(not _say_the_same(ours[key], theirs[key]) for key in ours.keys() & theirs.keys())
+    beside, inside = (_attributions(form) for form in (sidecar, embedded))
+    return any(beside[key] != inside[key] for key in beside.keys() & inside.keys())
 
 
-def _known_nodes(form: Form) -> dict[tuple[str, str], Node]:
+def _attributions(form: Form) -> dict[tuple[str, str], object]:
     nodes = form.hierarchy.nodes if form.hierarchy is not None else ()
-    return {(node.graph, node.output): node for node in nodes if node.evidence != "root"}
-
-
-def _say_the_same(ours: Node, theirs: Node) -> bool:
-    return (ours.scope, ours.origins, ours.evidence) == (theirs.scope, theirs.origins, theirs.evidence)
-
-
-def _is_up_to_date(embedded: Form | None, sidecar: Form) -> bool:
-    return embedded is not None and embedded.is_whole and not embedded.is_stale and _agree(sidecar, embedded)
+    return {node.key: (node.scope, node.origins, node.evidence) for node in nodes if node.evidence != "root"}
 
 
 def _may_replace(form: Form | None) -> bool:
     return form is None or not form.is_of_another_version
 
 
-def _held(form: Form) -> Hierarchy:
-    if form.hierarchy is None:
-        raise HieronnxError("there is no hierarchy to write from")
-    return form.hierarchy
-
-
 # -- writing ----------------------------------------------------------------------------------------------
 
 
-def _write_sidecar(path: Path, source: Form, sidecar: Form | None, view: View) -> tuple[str, ...]:
-    """Write a sidecar: calls and nodes from the source, all that only a sidecar tells from the one that is there."""
+def _write_sidecar(path: Path, hierarchy: Hierarchy, sidecar: Form | None, view: View, *, own: bool) -> str:
+    """Write a sidecar: calls and nodes of the hierarchy, and what only a sidecar says from the one that is there."""
     target = sidecar_path(path)
     if sidecar is not None:
         _make_sure_nothing_is_lost(target, sidecar)
-    hierarchy = _held(source) if sidecar is None else _complete(target, _held(source), sidecar)
-    hierarchy = replace(hierarchy, nodes=_name_nodes(hierarchy.nodes, view))
-    told = hierarchy.model
-    root = hierarchy.modules[""].class_name
-    described = describe_file(path, str(told.get("class", root)), str(told.get("exporter", "unknown")))
-    document = make_document(replace(hierarchy, model=described), view)
-    with staging(target) as staged, writing(target):
-        staged.write_bytes(encode_document(document))
-        os.replace(staged, target)
+        hierarchy = _complete(target, hierarchy, sidecar)
+    write(path, hierarchy, path, embed=None, view=view)
     if sidecar is None:
-        return (f"wrote {target.name} from the metadata inside the model; parameters stay unknown",)
-    origin = "its own nodes" if source is sidecar else "the metadata inside the model; parameters are as they were"
-    return (f"wrote {target.name} from {origin}",)
+        return f"wrote {target.name} from the metadata inside the model; parameters stay unknown"
+    origin = "its own nodes" if own else "the metadata inside the model; parameters are as they were"
+    return f"wrote {target.name} from {origin}"
 
 
 def _make_sure_nothing_is_lost(target: Path, sidecar: Form) -> None:
-    """Make sure that a sidecar can be written anew with all that it tells.
+    """Make sure that a sidecar can be written again with all that it says.
 
     Raises:
         InputError: If it cannot.
     """
     if sidecar.claim is None or not sidecar.belongs:
-        state = "cannot be read" if sidecar.claim is None else "tells of another file"
+        state = "cannot be read" if sidecar.claim is None else "is of another file"
         raise InputError(
             f"'{target}' {state}, and --fix would overwrite it; move it away and run this again: "
             "what the metadata inside the model knows is written then, without parameters"
@@ -164,57 +148,35 @@ def _make_sure_no_key_is_lost(path: Path, form: Form) -> None:
 
 
 def _complete(target: Path, hierarchy: Hierarchy, sidecar: Form) -> Hierarchy:
-    """Add to calls and nodes what only the sidecar tells: the module table, initializers, rules, and the model.
+    """Add to calls and nodes what only the sidecar says: the module table, initializers, rules, and the model.
 
     Raises:
-        InputError: If an initializer speaks of a call that is not there.
+        InputError: If an initializer refers to a call that is not there.
     """
     assert sidecar.claim is not None
     claim = sidecar.claim
-    for held in claim.initializers:
-        if unknown := [origin for origin in held.origins if origin not in hierarchy.call_by_id]:
+    for item in claim.initializers:
+        if unknown := [origin for origin in item.origins if origin not in hierarchy.call_by_id]:
             raise InputError(
-                f"'{target}': initializer '{held.name}' speaks of call '{unknown[0]}', which is not among the calls, "
-                "and --fix would lose it; restore the file, or export the model anew"
+                f"'{target}': initializer '{item.name}' refers to call '{unknown[0]}', which is not among the calls, "
+                "and --fix would lose it; restore the file, or export the model again"
             )
-    rules = {(item.node.graph, item.node.output): item.node for item in claim.nodes}
+    rules = {node.key: (node.evidence, node.rule) for node in claim.nodes}
+    nodes = (replace(n, rule=rules[n.key][1]) if rules[n.key][0] == n.evidence else n for n in hierarchy.nodes)
     return Hierarchy(
         modules=_merge_modules(claim.modules, hierarchy),
         calls=hierarchy.calls,
-        nodes=tuple(_keep_rule(node, rules[node.graph, node.output]) for node in hierarchy.nodes),
+        nodes=tuple(nodes),
         initializers=claim.initializers,
         model=claim.model,
+        policy=claim.policy or hierarchy.policy,
     )
 
 
-def _merge_modules(told: Mapping[str, Module], hierarchy: Hierarchy) -> dict[str, Module]:
+def _merge_modules(table: Mapping[str, Module], hierarchy: Hierarchy) -> dict[str, Module]:
     """Return the module table, with the classes of the modules that are called."""
-    modules = {**told, **{path: module for path, module in hierarchy.modules.items() if path not in told}}
+    modules = dict(table)
     for path, module in hierarchy.modules.items():
-        if modules[path].qualified_class != module.qualified_class:
+        if modules.setdefault(path, module).qualified_class != module.qualified_class:
             modules[path] = replace(modules[path], class_name=module.class_name, qualified_class=module.qualified_class)
     return modules
-
-
-def _keep_rule(node: Node, told: Node) -> Node:
-    """Return the node with the rule that the sidecar gives for the same evidence."""
-    return replace(node, rule=told.rule) if told.evidence == node.evidence else node
-
-
-def _name_nodes(nodes: tuple[Node, ...], view: View) -> tuple[Node, ...]:
-    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
-    return tuple(replace(node, name=names[node.graph, node.output]) for node in nodes)
-
-
-def _write_metadata(path: Path, source: Form) -> tuple[str, ...]:
-    """Write the metadata into the model, all other bytes as they are."""
-    hierarchy = _held(source)
-    metadata = {(node.graph, node.output): embedded_metadata(hierarchy, node) for node in hierarchy.nodes}
-    target = path.resolve()  # a link stays one
-    with staging(target) as staged, writing(target):
-        with open(target, "rb") as file, open(staged, "wb") as stream, map_file(file) as view:
-            write_annotated(stream, view, metadata, embedded_model_metadata(hierarchy))
-        shutil.copymode(target, staged)
-        os.replace(staged, target)
-    origin = "the sidecar" if hierarchy.model else "its own nodes"
-    return (f"wrote the metadata in {path.name} from {origin}; the graph is as it was",)

@@ -1,4 +1,4 @@
-"""Whether an ONNX file and its hierarchy can be believed: every check, each finding with its place and remedy."""
+"""Validate: whether an ONNX file and its hierarchy can be believed; each finding with its place and remedy."""
 
 from __future__ import annotations
 
@@ -10,52 +10,61 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import load_ir_model, read_structure, sidecar_path
+from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.findings import Finding
+from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.categories import read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.validate.claims import compare_claims
-from hieronnx.tools.validate.findings import Finding, ValidateResult, collect
-from hieronnx.tools.validate.forms import Form, read_embedded_form, read_graph, read_sidecar_form
+from hieronnx.tools.validate.attribution import check_coverage, check_enclosing, check_parameters, check_passed
+from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
 from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
-from hieronnx.tools.validate.nodes import attributed_nodes, check_coverage, check_enclosing
-from hieronnx.tools.validate.parameters import check_parameters
-from hieronnx.tools.validate.passed import check_passed
+from hieronnx.tools.validate.repair import repair
+from hieronnx.tools.validate.result import ValidateResult, sort_findings
 
 
 def validate(
-    onnx: ModelLike,
+    model: ModelLike,
     *,
     strict: bool = False,
     baseline: ModelLike | None = None,
     thresholds: Mapping[str, float] | None = None,
+    fix: bool = False,
+    fix_from: str | None = None,
 ) -> ValidateResult:
     """Check an ONNX file, its hierarchy, and whether the two belong together; no weights of a file are read.
 
     Args:
-        onnx: The model; of a file the sidecar beside it is checked too.
+        model: The model; of a file the sidecar beside it is checked too.
         strict: Whether warnings count as failures.
         baseline: A model that this one's graph must equal.
         thresholds: The percent of nodes to be attributed, by category, where it is not the usual one.
+        fix: Whether to write what is missing or stale of a file's hierarchy first: the sidecar from the metadata
+            inside, or the reverse; never the graph. `ValidateResult.fixed` says what was written.
+        fix_from: The same, and the one to trust where both are there and disagree: `sidecar` or `embedded`.
 
     Raises:
-        HieronnxError: If the file cannot be read at all.
+        HieronnxError: If the file cannot be read at all, or cannot be fixed without losing something.
 
     Example:
         >>> hieronnx.validate("model.onnx").passed
         True
     """
     limits = read_thresholds(thresholds or {})
-    subject = _open(onnx)
-    found = check_onnx(subject.skeleton, subject.left_out)
+    fixed: tuple[str, ...] = ()
+    if fix or fix_from is not None:
+        if not isinstance(model, str | os.PathLike):
+            raise InputError("only a file can be fixed; save the model, and give the path instead")
+        fixed = repair(model, trust=fix_from)
+    subject = _open(model)
+    findings = check_onnx(subject.skeleton, subject.left_out)
     if subject.path is not None:
-        found += check_external_data(subject.skeleton, subject.path.parent)
-    accepted = not any(item.severity == "error" for item in found)
-    found += _check_structure(subject, baseline, limits, accepted)
-    return collect(subject.name, found, strict=strict)
+        findings += check_external_data(subject.skeleton, subject.path.parent)
+    accepted = not any(item.severity == "error" for item in findings)
+    findings += _check_structure(subject, baseline, limits, accepted)
+    return ValidateResult(subject.name, sort_findings(findings), strict, fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +79,7 @@ class _Subject:
 
 def _open(model: ModelLike) -> _Subject:
     if isinstance(model, str | os.PathLike):
-        path = Path(model)
-        if not path.is_file():
-            raise HieronnxError(f"no ONNX file at '{path}'")
+        path = require_file(Path(model))
         return _Subject(str(path), path, read_skeleton(path), read_left_out(path))
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     return _Subject("model", None, proto, [{} for _ in proto.graph.initializer])
@@ -88,53 +95,45 @@ def _check_structure(
         return [_unreadable(error, accepted)]
     embedded = read_embedded_form(model)
     sidecar = None if subject.path is None else read_sidecar_form(subject.path, view)
-    found = _check_forms(subject, sidecar, embedded)
+    findings = _check_forms(subject, sidecar, embedded)
     if baseline is not None:
-        found += _check_baseline(subject, baseline)
-    hierarchy = _choose(sidecar, embedded)
-    return found if hierarchy is None else found + _check_meaning(hierarchy, view, limits)
+        findings += _check_baseline(subject, baseline)
+    # As all tools do: the sidecar, unless it is of another file; else the metadata.
+    chosen = sidecar if sidecar and sidecar.belongs and sidecar.hierarchy else embedded
+    hierarchy = chosen.hierarchy if chosen else None
+    return findings if hierarchy is None else findings + _check_meaning(hierarchy, view, limits)
 
 
 def _unreadable(error: HieronnxError, accepted: bool) -> Finding:
-    """Tell a graph that hieronnx cannot read; what the ONNX checker accepts need not be mended."""
+    """Report a graph that hieronnx cannot read; what the ONNX checker accepts need not be fixed."""
     if accepted:
         remedy = "the ONNX checker accepts the model, so nothing need be wrong with it; report it to hieronnx"
         return Finding("graph", "error", "graph", str(error), remedy)
-    remedy = "mend the model with what made it: without its graph there is no hierarchy to check"
+    remedy = "fix the model with what made it: without its graph there is no hierarchy to check"
     return Finding("onnx", "error", "graph", str(error), remedy)
 
 
 def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None) -> list[Finding]:
     """Collect what is wrong with each form, and whether they agree."""
-    if sidecar is None and embedded is None:
-        return [_no_hierarchy(subject)]
-    found = [finding for form in (sidecar, embedded) if form is not None for finding in form.findings]
+    present = sidecar or embedded
+    if present is None:
+        beside = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
+        message = f"the model has no hierarchy: {beside}no metadata inside"
+        remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
+        return [Finding("hierarchy", "warning", "file", message, remedy)]
+    findings = [finding for form in (sidecar, embedded) if form is not None for finding in form.findings]
     if sidecar and embedded and sidecar.claim and embedded.claim and sidecar.belongs:
-        found += compare_claims(sidecar.claim, embedded.claim)
-    there = sidecar or embedded
-    if subject.path is not None and (sidecar is None or embedded is None) and there is not None and there.is_whole:
+        findings += compare_claims(sidecar.claim, embedded.claim)
+    if subject.path is not None and (sidecar is None or embedded is None) and present.is_whole:
         missing = "sidecar beside the model" if sidecar is None else "metadata inside the model"
         remedy = "'hieronnx validate --fix' writes it, if it is wanted"
-        found.append(Finding("forms", "note", "file", f"there is no {missing}", remedy))
-    return found
-
-
-def _no_hierarchy(subject: _Subject) -> Finding:
-    sidecar = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
-    message = f"the model has no hierarchy: {sidecar}no metadata inside"
-    remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
-    return Finding("hierarchy", "warning", "file", message, remedy)
-
-
-def _choose(sidecar: Form | None, embedded: Form | None) -> Hierarchy | None:
-    """Choose what to go on with, as all tools do: the sidecar, unless it is of another file; else the metadata."""
-    ours, theirs = (form.hierarchy if form else None for form in (sidecar, embedded))
-    return ours if sidecar and sidecar.belongs and ours else theirs
+        findings.append(Finding("forms", "note", "file", f"there is no {missing}", remedy))
+    return findings
 
 
 def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]) -> list[Finding]:
     """Check what a hierarchy says of a graph against how that graph computes."""
-    nodes = attributed_nodes(hierarchy, view)
+    nodes = [hierarchy.node_by_key.get(view.node_key(index)) for index in range(len(view.nodes))]
     return [
         *check_enclosing(hierarchy, view, nodes),
         *check_layers(hierarchy, view, nodes),
@@ -145,7 +144,7 @@ def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]
 
 
 def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
-    """Compare the graphs alone: what is wrong with a hierarchy is told elsewhere."""
+    """Compare the graphs alone: what is wrong with a hierarchy is found elsewhere."""
     from hieronnx.tools.compare import compare
 
     other = read_structure(Path(baseline)) if isinstance(baseline, str | os.PathLike) else load_ir_model(baseline)

@@ -1,4 +1,4 @@
-"""What a check has to say, and the list of all that was said."""
+"""The result of `validate`: all findings of one model."""
 
 from __future__ import annotations
 
@@ -6,31 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hieronnx.files.findings import Finding
 from hieronnx.tools.results import Result
 
 SEVERITIES = ("error", "warning", "note")
 """From what makes a check fail to what is only worth knowing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a check found.
-
-    Attributes:
-        check: the name of the check.
-        severity: error, warning or note.
-        place: where: the node, call, module, initializer or file.
-        message: what is wrong.
-        remedy: what to do about it.
-        details: all that the message counts and does not name.
-    """
-
-    check: str
-    severity: str
-    place: str
-    message: str
-    remedy: str
-    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +56,8 @@ class ValidateResult(Result):
         return f"ValidateResult({self.model!r}: {'passed' if self.passed else 'failed'}, {counts})"
 
 
-def collect(model: str, items: Iterable[Finding], *, strict: bool) -> ValidateResult:
-    """Sort what was found, each thing once."""
-    ranks = {severity: rank for rank, severity in enumerate(SEVERITIES)}
-    found = sorted(set(items), key=lambda item: (ranks[item.severity], item.check, item.place, item.message))
-    return ValidateResult(model, tuple(found), strict)
-
-
-def node_place(graph: str, output: str, name: str = "") -> str:
-    """Name a node as a place: by its name, or by its first output where it has none."""
-    return f"node '{name or output}'" + (f" in '{graph}'" if graph else "")
-
-
-def call_place(call: object) -> str:
-    """Name a call as a place; the root's path is empty, so that it is called root."""
-    return f"call '{call}'" if str(call) else "root call"
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sort findings by severity, check and place, each once."""
+    return tuple(
+        sorted(set(findings), key=lambda item: (SEVERITIES.index(item.severity), item.check, item.place, item.message))
+    )

@@ -1,0 +1,135 @@
+"""What a sidecar or the metadata in a model says, checked piece by piece: one wrong piece does not hide the rest.
+
+Both readers make a `Claim` of what they read. `check_claim` makes a hierarchy of what holds together and says what does
+not: `validate` reports that, all others raise the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hieronnx.files.findings import Finding, call_place, node_place
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.tags import TagPolicy
+
+if TYPE_CHECKING:
+    from hieronnx.files.document import CallEntry, Document
+
+# Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
+_DEEPEST_CALL = 300
+RESTORE = "export the model again, or restore the file"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One form of a hierarchy as it was read, before anything in it is believed.
+
+    Attributes:
+        source: `sidecar` or `metadata`.
+        modules: those of the module table.
+        calls: in their order.
+        nodes: in their order.
+        tags: the tag that is written on each node; None where none is.
+        initializers: with the parameters that they hold.
+        model: about the file; empty where the form does not say.
+        policy: which modules have tags; None where the form does not say.
+        document: the whole sidecar.
+    """
+
+    source: str
+    modules: Mapping[str, Module]
+    calls: tuple[CallEntry, ...]
+    nodes: tuple[Node, ...]
+    tags: tuple[str | None, ...]
+    initializers: tuple[Initializer, ...] = ()
+    model: Mapping[str, Any] = field(default_factory=dict)
+    policy: TagPolicy | None = None
+    document: Document | None = None
+
+    def place(self, what: str) -> str:
+        """Name a place in this form."""
+        return f"{self.source}: {what}"
+
+
+def check_claim(claim: Claim) -> tuple[Hierarchy | None, list[Finding]]:
+    """Check that a hierarchy holds together; return what of it does, and what does not.
+
+    Calls that are in no tree are left out, and so are the nodes that refer to them. None if there is no root.
+    """
+    calls, findings = _check_calls(claim)
+    if not calls:
+        return None, findings
+    ids = {call.id for call in calls}
+    nodes, initializers = [], []
+    for node in claim.nodes:
+        reasons = list(_check_references((node.scope, *node.origins), ids))
+        if node.evidence not in CONFIDENCE:
+            reasons.append(f"its evidence '{node.evidence}' is not one of {', '.join(CONFIDENCE)}")
+        if reasons:
+            place = claim.place(node_place(*node.key, node.name))
+            findings += (Finding("references", "error", place, reason, RESTORE) for reason in reasons)
+        else:
+            nodes.append(node)
+    for item in claim.initializers:
+        place = claim.place(f"initializer '{item.name}'")
+        reasons = list(_check_references(item.origins, ids))
+        findings += (Finding("references", "error", place, reason, RESTORE) for reason in reasons)
+        initializers += [item] * (not reasons)
+    policy = infer_policy(claim.modules, calls) if claim.policy is None else claim.policy
+    return Hierarchy(claim.modules, tuple(calls), tuple(nodes), tuple(initializers), claim.model, policy), findings
+
+
+def _check_references(calls: Iterable[CallId], known: set[CallId]) -> Iterator[str]:
+    for call in dict.fromkeys(calls):
+        if call not in known:
+            yield f"it refers to call '{call}', which is not among the calls"
+
+
+def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
+    sound: dict[int, Call] = {}
+    depths: dict[CallId, int] = {}
+    tags: set[str] = set()
+    findings = []
+    for position, entry in enumerate(claim.calls):
+        call = CallId(entry.module, entry.call)
+        if reason := _explain_call(claim, position, sound, depths):
+            findings.append(Finding("calls", "error", claim.place(call_place(call)), reason, RESTORE))
+            continue
+        parent = None if entry.parent is None else sound[entry.parent].id
+        depths[call] = 0 if parent is None else depths[parent] + 1
+        own = entry.tag not in tags
+        sound[position] = Call(call, parent, entry.via, entry.tag, own, entry.inputs, entry.outputs)
+        tags.add(entry.tag)
+    if not claim.calls:
+        findings.append(Finding("calls", "error", claim.place("calls"), "there are no calls", RESTORE))
+    return list(sound.values()), findings
+
+
+def _explain_call(claim: Claim, position: int, sound: Mapping[int, Call], depths: Mapping[CallId, int]) -> str:
+    """Say why a call cannot be believed; nothing if it can."""
+    entry = claim.calls[position]
+    if entry.call < 0:
+        return f"a module cannot have a call {entry.call}"
+    if (entry.module, entry.call) in depths:
+        return "the call is there twice"
+    if entry.module not in claim.modules:
+        return "its module is not in the module table"
+    if position == 0:
+        is_root = entry.parent is None and (entry.module, entry.call) == ROOT
+        return "" if is_root else "the first call is not that of the root module"
+    if entry.parent is None:
+        return "it has no caller; only the first call has none"
+    if entry.parent not in sound:
+        return f"it has no caller: at position {entry.parent} is no call before it that can be believed"
+    too_deep = depths[sound[entry.parent].id] >= _DEEPEST_CALL
+    return f"it has more than {_DEEPEST_CALL} calls above it" * too_deep
+
+
+def infer_policy(modules: Mapping[str, Module], calls: Iterable[Call]) -> TagPolicy:
+    """Infer the policy of a file that does not name it: the classes of torch.nn whose calls have tags of their own."""
+    others = TagPolicy(frozenset())
+    classes = (modules[call.id.module].qualified_class for call in calls if call.tagged and call.parent is not None)
+    return TagPolicy(frozenset(name.rpartition(".")[2] for name in classes if not others.belongs(name)))

@@ -1,0 +1,311 @@
+"""The weights of a model: where each is, read one at a time or copied as bytes, so that no two are held at once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from hieronnx.errors import HieronnxError
+from hieronnx.files.wire import TENSOR_NAME, TENSOR_RAW_DATA, frame, locate_initializers, walk_inner_data
+from hieronnx.graph.view import View
+from hieronnx.graph.walks import body_key, first_output, node_bodies, walk_nodes
+
+if TYPE_CHECKING:
+    from hieronnx.files.opening import OpenedModel
+
+_CHUNK = 1 << 20
+_LARGE_CHUNK = 1 << 26  # the system writes no more than 2 GB at once
+
+
+# -- bytes of a file ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        """Read the bytes."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.length)
+
+    def copy_to(self, target: BinaryIO) -> None:
+        """Copy the bytes to the end of another file, without their passing through this process where it can be."""
+        target.flush()
+        with self.path.open("rb", buffering=0) as file:
+            offset, left = self.offset, self.length
+            while left and (done := _copy_in_kernel(file, target, offset, left)):
+                offset, left = offset + done, left - done
+            target.seek(0, os.SEEK_END)  # the kernel moved on without the stream
+            file.seek(offset)
+            while left:
+                chunk = file.read(min(left, _CHUNK))
+                if not chunk:
+                    raise HieronnxError(f"'{self.path}' became shorter while it was read")
+                target.write(chunk)
+                left -= len(chunk)
+
+
+def _copy_in_kernel(source: BinaryIO, target: BinaryIO, offset: int, length: int) -> int:
+    """Copy where the system can; return how many bytes, 0 where it cannot."""
+    if not hasattr(os, "copy_file_range"):
+        return 0
+    try:
+        return os.copy_file_range(source.fileno(), target.fileno(), length, offset)
+    except OSError:  # not between these two file systems, or into memory
+        return 0
+
+
+# -- weights to copy ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """An initializer that is to be written: what it is, and where its contents are, in one of three places.
+
+    Attributes:
+        header: name, type and shape.
+        message: the whole TensorProto, in a model's file.
+        data: the elements alone, in a file of external data.
+        tensor: in memory.
+        renamed: whether the model that it is from has it under another name.
+    """
+
+    header: onnx.TensorProto
+    message: Span | None = None
+    data: Span | None = None
+    tensor: ir.TensorProtocol | None = None
+    renamed: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes, nearly."""
+        if self.tensor is not None:
+            return self.tensor.nbytes
+        return len(self.message or self.data or ())
+
+    def serialize(self) -> list[bytes | Span]:
+        """Return the whole TensorProto, its contents in it."""
+        if self.tensor is not None:
+            proto = ir.serde.serialize_tensor(self.tensor)
+            proto.name = self.header.name
+            return [proto.SerializeToString()]
+        if self.data is not None:
+            return [self.header.SerializeToString() + frame(TENSOR_RAW_DATA, len(self.data)), self.data]
+        assert self.message is not None  # there is no fourth place
+        name = self.header.name.encode()
+        # Of a field that is there twice the last one counts.
+        return [self.message, *([frame(TENSOR_NAME, len(name)) + name] if self.renamed else [])]
+
+    def write_elements(self, stream: BinaryIO) -> None:
+        """Write the elements alone, as external data has them."""
+        if self.data is not None:
+            self.data.copy_to(stream)
+            return
+        tensor = self.tensor
+        if tensor is None:
+            assert self.message is not None  # there is no fourth place
+            tensor = ir.serde.TensorProtoTensor(onnx.TensorProto.FromString(self.message.read()))
+        elements = memoryview(tensor.tobytes())
+        for start in range(0, len(elements), _LARGE_CHUNK):
+            stream.write(elements[start : start + _LARGE_CHUNK])
+
+
+InnerWeight: TypeAlias = tuple[onnx.TensorProto, Weight]
+"""A tensor inside a node, and where its external data is."""
+
+
+def find_weights(
+    opened: OpenedModel,
+    initializers: Iterable[ir.Value],
+    located: Mapping[str, tuple[int, int]],
+    names: Mapping[str, str],
+) -> list[Weight]:
+    """Find where initializers of a model have their contents.
+
+    Args:
+        opened: The model.
+        initializers: Those of its main graph that are wanted.
+        located: Where in the model's file they are; none for a model in memory.
+        names: New names for some of them.
+
+    Raises:
+        HieronnxError: If one is in a file that is missing or too short.
+    """
+    weights = []
+    for value in initializers:
+        tensor, old = value.const_value, value.name or ""
+        assert tensor is not None  # it is an initializer
+        new = names.get(old, old)
+        header = onnx.TensorProto(name=new, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+        if isinstance(tensor, ir.ExternalTensor):
+            weights.append(Weight(header, data=_locate_external(opened, tensor, old)))
+        elif opened.path is not None and old in located:
+            weights.append(Weight(header, message=Span(opened.path, *located[old]), renamed=old != new))
+        else:
+            weights.append(Weight(header, tensor=tensor))
+    return weights
+
+
+def find_inner_weights(opened: OpenedModel, part: onnx.ModelProto) -> list[InnerWeight]:
+    """Find the external data that bodies and attributes of a part have, each with the tensor that it belongs to.
+
+    Raises:
+        HieronnxError: If it is in a file that is missing or too short.
+    """
+    protos = list(walk_inner_data(part))
+    tensors = walk_external_tensors(opened.model) if protos else ()
+    external = {(os.fspath(tensor.location), tensor.offset, tensor.length): tensor for tensor in tensors}
+    inner = []
+    for proto in protos:
+        info = onnx.external_data_helper.ExternalDataInfo(proto)
+        tensor = external[info.location, info.offset, info.length]
+        header = onnx.TensorProto(name=proto.name, data_type=proto.data_type, dims=proto.dims)
+        inner.append((proto, Weight(header, data=_locate_external(opened, tensor, proto.name))))
+    return inner
+
+
+def walk_external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    """Yield the tensors of a model that have their data in a file: initializers, and those in attributes."""
+    graphs = [model.graph]
+    for _, node in walk_nodes(model):
+        graphs += (body for _, body in node_bodies(node))
+        for attribute in node.attributes.values():
+            tensors = attribute.value if attribute.type == ir.AttributeType.TENSORS else (attribute.value,)
+            yield from (tensor for tensor in tensors or () if isinstance(tensor, ir.ExternalTensor))
+    for graph in graphs:
+        constants = (value.const_value for value in graph.initializers.values())
+        yield from (tensor for tensor in constants if isinstance(tensor, ir.ExternalTensor))
+
+
+def _locate_external(opened: OpenedModel, tensor: ir.ExternalTensor, name: str) -> Span:
+    """Return where the elements of a tensor are in a file of external data.
+
+    Raises:
+        HieronnxError: If they cannot be there.
+    """
+    location = Path(os.fspath(tensor.location))
+    if location.is_absolute() or ".." in location.parts:
+        raise HieronnxError(
+            f"initializer '{name}' of '{opened.name}' has its data at '{location}', outside the model's folder; "
+            "put the file beside the model, and its name alone into the model"
+        )
+    if tensor.length is not None and tensor.length != tensor.nbytes:
+        raise HieronnxError(
+            f"initializer '{name}' of '{opened.name}' has {tensor.length} bytes of data where its type and "
+            f"shape need {tensor.nbytes}; fix the model, or get the whole of it"
+        )
+    path = external_path(tensor, opened.path)
+    size = _size_of(path, name)
+    offset, end = tensor.offset or 0, (tensor.offset or 0) + tensor.nbytes
+    if offset < 0 or end > size:
+        raise HieronnxError(
+            f"'{path}' is too short: it has {size} bytes, and the data of initializer '{name}' should end at byte "
+            f"{end}; get the whole file"
+        )
+    return Span(path, offset, tensor.nbytes)
+
+
+def _size_of(path: Path, name: str) -> int:
+    """Return the size of a file that should have the data of an initializer."""
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise HieronnxError(
+            f"the data of initializer '{name}' should be in '{path}': {reason}; put the file there"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise HieronnxError(f"the data of initializer '{name}' should be in '{path}', which is no file; fix the model")
+    return status.st_size
+
+
+def external_path(tensor: ir.ExternalTensor, model: Path | None) -> Path:
+    """Return the file that a tensor has its data in: of a model's file in the same folder, else as the tensor says."""
+    return Path(tensor.path) if model is None else model.parent / os.fspath(tensor.location)
+
+
+# -- constants to read --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The constants of a file, by their numbers in its view: initializers, and what Constant nodes hold."""
+
+    opened: OpenedModel
+    tensors: dict[int, ir.TensorProtocol]
+    located: dict[int, tuple[int, int]]
+    """Where in the file the main graph's initializers are."""
+
+    @classmethod
+    def of(cls, opened: OpenedModel, view: View) -> Contents:
+        """Find the constants of an opened model."""
+        numbers = {view.tensor_key(tensor): tensor for tensor in range(len(view.names))}
+        tensors = {numbers[key]: tensor for key, tensor in _walk_constants(opened.model) if key in numbers}
+        spans = {} if opened.path is None else locate_initializers(opened.path)
+        return cls(opened, tensors, {numbers["", name]: span for name, span in spans.items() if ("", name) in numbers})
+
+    def read(self, tensor: int) -> npt.NDArray[Any]:
+        """Read one of the constants.
+
+        Raises:
+            HieronnxError: If its data cannot be read.
+        """
+        constant, path = self.tensors[tensor], self.opened.path
+        try:
+            if path is not None and isinstance(constant, ir.ExternalTensor):
+                return _placed_beside(constant, path).numpy()
+            if path is None or tensor not in self.located:
+                return constant.numpy()
+            message = onnx.TensorProto.FromString(Span(path, *self.located[tensor]).read())
+            return ir.serde.TensorProtoTensor(message).numpy()
+        except (OSError, ValueError, TypeError) as error:
+            name = constant.name or ""
+            raise HieronnxError(f"cannot read initializer '{name}' of '{self.opened.name}': {error}") from error
+
+
+def _walk_constants(model: ir.Model) -> Iterator[tuple[tuple[str, str], ir.TensorProtocol]]:
+    """Yield each constant by its graph's key and its name."""
+    yield from _walk_initializers(model.graph, "")
+    for key, node in walk_nodes(model):
+        output = first_output(node)
+        value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
+        if value is not None and value.type == ir.AttributeType.TENSOR and not value.is_ref():
+            yield (key, output), value.as_tensor()
+        for label, body in node_bodies(node):
+            yield from _walk_initializers(body, body_key(key, output, label))
+
+
+def _walk_initializers(graph: ir.Graph, key: str) -> Iterator[tuple[tuple[str, str], ir.TensorProtocol]]:
+    for name, value in graph.initializers.items():
+        if value.const_value is not None:
+            yield (key, name), value.const_value
+
+
+def _placed_beside(tensor: ir.ExternalTensor, model: Path) -> ir.ExternalTensor:
+    """Return the tensor with its data in the folder of the model's file."""
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=tensor.shape,
+        name=tensor.name or "",
+        base_dir=model.parent,
+    )

@@ -1,0 +1,137 @@
+"""The checks of a hierarchy against its graph: scopes that it allows, parameters of the right module, coverage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+
+from hieronnx.files.encoding import summarize
+from hieronnx.files.findings import Finding, call_place, node_place
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.categories import CATEGORIES
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
+
+_COVER = "export the model again with 'hieronnx export', or lower the threshold with --threshold"
+_REPORT = "export the model again; if it stays, the attribution is wrong: please report it"
+_BORROWED = "nothing, if the module is given that parameter as an argument; otherwise the node is in the wrong call"
+_RENAMED = "export the model again; a tool that renamed the tensor should have carried the hierarchy along"
+
+
+# -- scopes and graphs ------------------------------------------------------------------------------------
+
+
+def check_enclosing(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> Iterator[Finding]:
+    """Check that each node of a body or function runs within the call that its graph runs in.
+
+    Not those that stand for several calls, or of which nothing is known.
+    """
+    enclosing = _enclosing_scopes(hierarchy, view, nodes)
+    for index, node in enumerate(nodes):
+        outer = enclosing.get(view.nodes[index].graph)
+        if node is None or outer is None or node.evidence == "root" or len(node.origins) > 1:
+            continue
+        if hierarchy.tree.lowest_above((node.scope, outer)) != outer:
+            message = f"its scope '{node.scope}' is not within '{outer}', the call that its graph runs in"
+            yield Finding("enclosing-scope", "warning", node_place(*node.key, node.name), message, _REPORT)
+
+
+def _enclosing_scopes(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> dict[int, CallId]:
+    """Return the call that each graph runs in: of a body its node's, of a function the lowest above all its uses."""
+    functions = {graph.key: number for number, graph in enumerate(view.graphs) if graph.key and graph.owner is None}
+    sites: dict[int, list[CallId | None]] = defaultdict(list)
+    for index, node in enumerate(nodes):
+        scope = node.scope if node is not None and node.evidence != "root" else None
+        for graph in view.nodes[index].bodies:
+            sites[graph].append(scope)
+        if (called := functions.get(view.nodes[index].op)) is not None:
+            sites[called].append(scope)
+    return {
+        graph: hierarchy.tree.lowest_above(scope for scope in scopes if scope is not None)
+        for graph, scopes in sites.items()
+        if None not in scopes
+    }
+
+
+# -- coverage ---------------------------------------------------------------------------------------------
+
+
+def check_coverage(hierarchy: Hierarchy, limits: Mapping[str, float]) -> Iterator[Finding]:
+    """Check that of each category of operators enough nodes are attributed."""
+    statistics = summarize(hierarchy).category_statistics
+    for name, counts in statistics.items():
+        total, attributed, threshold = counts.total, counts.attributed, limits[name]
+        if 100 * attributed < threshold * total:
+            share = 100 * attributed / total
+            message = f"{attributed:,} of {total:,} nodes attributed ({share:.1f} %), under {threshold:g} %"
+            severity = "error" if CATEGORIES[name].critical else "warning"
+            yield Finding("coverage", severity, f"category '{name}'", message, _COVER)
+
+
+# -- parameters -------------------------------------------------------------------------------------------
+
+
+def check_parameters(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> Iterator[Finding]:
+    """Check who reads each initializer that is a parameter as it was: its module, one above that, or one that it calls.
+
+    One that work was folded into is a tensor like any other: what that work may read was settled where it ran.
+    """
+    unfolded = {item.name: item.parameter for item in hierarchy.initializers if item.parameter and not item.origins}
+    parameters = {tensor: unfolded[view.names[tensor]] for tensor in view.constants if view.names[tensor] in unfolded}
+    may_use = _make_usage(hierarchy)
+    for index, node in enumerate(nodes):
+        if node is None or node.evidence == "root":
+            continue
+        for tensor in dict.fromkeys(view.nodes[index].inputs):
+            owner = parameters[tensor].rpartition(".")[0] if tensor in parameters else None
+            if owner is not None and not any(may_use(call, owner) for call in (node.scope, *node.origins)):
+                message = (
+                    f"it runs in '{node.scope}' and reads parameter '{parameters[tensor]}', which is another module's"
+                )
+                yield Finding("parameters", "warning", node_place(*node.key, node.name), message, _BORROWED)
+
+
+def _make_usage(hierarchy: Hierarchy) -> Callable[[CallId, str], bool]:
+    """Return what says whether a call may read a parameter of a module; it keeps its answers: layers ask again."""
+    borrowers = _find_borrowers(hierarchy)
+
+    @cache
+    def may_use(call: CallId, owner: str) -> bool:
+        if call.module in borrowers or call.module in _with_all_above(owner):
+            return True
+        # The modules in whose calls this one runs may pass in what they own.
+        return any(outer.module == owner for outer in hierarchy.tree.ancestors(call))
+
+    return may_use
+
+
+def _find_borrowers(hierarchy: Hierarchy) -> set[str]:
+    """Return the modules with a parameter that is not in the file under its own name, and all modules above them.
+
+    It may be tied to another, or have been merged with an equal one: then they read that other one's.
+    """
+    present = {item.parameter for item in hierarchy.initializers}
+    borrowers: set[str] = set()
+    for path, module in hierarchy.modules.items():
+        if any((f"{path}.{name}" if path else name) not in present for name in module.direct_parameters):
+            borrowers.update(_with_all_above(path))
+    return borrowers
+
+
+def _with_all_above(path: str) -> list[str]:
+    parts = path.split(".") if path else []
+    return [".".join(parts[:length]) for length in range(len(parts) + 1)]
+
+
+# -- what calls received and returned -----------------------------------------------------------------------
+
+
+def check_passed(hierarchy: Hierarchy, view: View) -> Iterator[Finding]:
+    """Check that every tensor that a call received or returned is one of the file."""
+    for call in hierarchy.calls:
+        for what, passed in (("received", call.received), ("returned", call.returned)):
+            for item in passed or ():
+                if item.tensor is not None and view.find_tensor(item.graph, item.tensor) is None:
+                    message = f"it {what} '{item.tensor}', which is no tensor of the file"
+                    yield Finding("passed-tensors", "error", call_place(call.id), message, _RENAMED)

@@ -1,0 +1,198 @@
+"""The checks of a sidecar alone: its nodes are the file's, its module table holds together, what it repeats follows."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from hieronnx.errors import list_some
+from hieronnx.files.claims import RESTORE, Claim
+from hieronnx.files.document import Document
+from hieronnx.files.encoding import describe_file, make_document
+from hieronnx.files.findings import Finding, node_place
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Module, Node
+
+_SHOWN = 3
+"""So many nodes are named in a message."""
+_OTHER_FILE = (
+    "give the model its own sidecar: move this one away; then 'hieronnx validate --fix' writes one from the metadata "
+    "inside, if any, without parameters"
+)
+_OTHER_OPERATOR = (
+    "write it from the metadata inside the model with 'hieronnx validate --fix', or export the model again"
+)
+_SHARED = f"nothing, if it is another name of a shared module; otherwise {RESTORE}"
+_REWRITE = "write it again with 'hieronnx validate --fix'"
+_OF_THE_FILE = ("opset", "inputs", "outputs", "dynamic_axes")
+
+
+# -- nodes ------------------------------------------------------------------------------------------------
+
+
+def check_belongs(nodes: Sequence[Node], view: View) -> list[Finding]:
+    """Check that a sidecar has the nodes of this file: all of them, no other, each once."""
+    in_model = Counter(map(view.node_key, range(len(view.nodes))))
+    in_sidecar = Counter(node.key for node in nodes)
+    missing, extra = list(in_model - in_sidecar), list(in_sidecar - in_model)
+    if not missing and not extra:
+        return []
+    names = [f"not in the sidecar: {node_place(*key)}" for key in missing]
+    names += [f"not in the model{' as often' * (key in in_model)}: {node_place(*key)}" for key in extra]
+    message = (
+        f"it is not of this file: {len(missing):,} of the model's {len(view.nodes):,} nodes are not in it, "
+        f"{len(extra):,} of its {len(nodes):,} are not in the model ({list_some(names, _SHOWN, '; ')})"
+    )
+    return [Finding("sidecar-nodes", "error", "sidecar: $.nodes", message, _OTHER_FILE, tuple(names))]
+
+
+def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
+    """Check that the nodes of a sidecar, if they are in the file, are of the operators that they are there."""
+    operators = {view.node_key(index): node.op for index, node in enumerate(view.nodes)}
+    for node in nodes:
+        operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        if operators.get(node.key, operator) != operator:
+            place = f"sidecar: {node_place(*node.key, node.name)}"
+            reason = f"it is {operator} there, {operators[node.key]} in the model"
+            yield Finding("sidecar-nodes", "error", place, reason, _OTHER_OPERATOR)
+
+
+# -- what it repeats --------------------------------------------------------------------------------------
+
+
+def check_derived(document: Document, hierarchy: Hierarchy, view: View, path: Path) -> Iterator[Finding]:
+    """Check a sidecar that is otherwise whole and of this file."""
+    expected = make_document(hierarchy, view)
+    described = describe_file(path, document.model.class_name, document.model.exporter)
+    model = msgspec.to_builtins(document.model)
+    wrong = [f"$.model.{key}" for key in _OF_THE_FILE if model[key] != described[key]]
+    wrong += [f"$.{key}" for key in ("hierarchy", "summary") if getattr(document, key) != getattr(expected, key)]
+    if _tensors(document) != _tensors(expected):
+        wrong.append("$.tensors")
+    pairs = list(zip(document.nodes, expected.nodes, strict=True))
+    wrong += [
+        f"$.nodes[].{key}"
+        for key in ("tags", "confidence")
+        if any(getattr(a, key) != getattr(b, key) for a, b in pairs)
+    ]
+    if any(entry.tag != expected.modules[path].tag for path, entry in document.modules.items()):
+        wrong.append("$.modules[].tag")
+    yield from _check_names(hierarchy.nodes, view)
+    for place in wrong:
+        message = "it is not what follows from the nodes and the model"
+        yield Finding("sidecar-derived", "warning", f"sidecar: {place}", message, _REWRITE)
+
+
+def _check_names(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
+    """Check that the nodes have the names that they have in the model."""
+    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
+    wrong = [f"'{node.name}' is '{names[node.key]}' in the model" for node in nodes if node.name != names[node.key]]
+    if wrong:
+        message = f"{len(wrong):,} of {len(nodes):,} names are not those of the nodes in the model: {wrong[0]}"
+        yield Finding("sidecar-derived", "warning", "sidecar: $.nodes[].name", message, _REWRITE, tuple(wrong))
+
+
+def _tensors(document: Document) -> dict[tuple[str, str], tuple[str | None, list[str]]]:
+    return {(item.graph, item.name): (item.producer, item.consumers) for item in document.tensors}
+
+
+# -- modules and initializers -----------------------------------------------------------------------------
+
+
+def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
+    """Check the children and parameters of each module, and the initializers.
+
+    A shared module is in the table under its first name alone; of what lies below its other names nothing is known.
+    """
+    vias = {call.via for call in claim.calls}
+    repeated = any(call.call for call in claim.calls)  # some exporters record a module's first name alone
+    for path, module in claim.modules.items():
+        place = claim.place(f"module '{path}'" if path else "root module")
+        for child in module.children:
+            if not repeated and not _is_child(claim.modules, module, child, vias):
+                message = f"it has a child '{child}', but there is no module '{_join(path, child)}'"
+                yield Finding("sidecar-modules", "note", place, message, _SHARED)
+        reasons = [f"it has a parameter '{p}', but no module does" for p in _missing_parameters(claim.modules, module)]
+        if _is_orphan(claim.modules, path):
+            reasons.append(f"it is not among the children of the module above it, '{_split(path)[0]}'")
+        yield from (Finding("sidecar-modules", "error", place, reason, RESTORE) for reason in reasons)
+    yield from _check_initializers(claim, view)
+    yield from _check_sizes(claim, view)
+
+
+def _check_sizes(claim: Claim, view: View) -> Iterator[Finding]:
+    """Find where a module without children has another number of parameters than the initializers that hold them."""
+    types = {view.names[tensor]: view.types[tensor] for tensor in view.constants if not view.tensor_graphs[tensor]}
+    unfolded = [item for item in claim.initializers if item.parameter and not item.origins]
+    holders = {item.parameter: types.get(item.name) for item in unfolded}
+    for path, module in claim.modules.items():
+        kinds = [holders.get(_join(path, name)) for name in module.direct_parameters]
+        if module.children or not kinds or module.parameter_count is None:
+            continue
+        sizes = [math.prod(size or 0 for size in kind.shape) for kind in kinds if kind is not None]
+        if len(sizes) == len(kinds) and sum(sizes) != module.parameter_count:
+            message = f"it has {module.parameter_count:,} parameters, the initializers that hold them {sum(sizes):,}"
+            yield Finding("sidecar-modules", "error", claim.place(f"module '{path}'"), message, RESTORE)
+
+
+def _check_initializers(claim: Claim, view: View) -> Iterator[Finding]:
+    constants = {view.names[tensor] for tensor in view.constants}
+    for item in claim.initializers:
+        place = claim.place(f"initializer '{item.name}'")
+        if item.name not in constants:
+            yield Finding("sidecar-modules", "error", place, "there is no such initializer in the model", RESTORE)
+        # A part of a model may hold parameters of modules outside it; not under the name of one of its own.
+        above, name = _split(item.name)
+        own = above in claim.modules and name in claim.modules[above].direct_parameters
+        if item.parameter and own and _find_owner(claim.modules, "", item.parameter) is None:
+            message = f"it holds parameter '{item.parameter}', which no module has"
+            yield Finding("sidecar-modules", "error", place, message, RESTORE)
+
+
+def _is_child(modules: Mapping[str, Module], module: Module, child: str, vias: set[str]) -> bool:
+    """Say whether a child is in the table, or something else has it under this name."""
+    path = _join(module.path, child)
+    return path in modules or path in vias or any(name.startswith(f"{child}.") for name in module.parameters)
+
+
+def _missing_parameters(modules: Mapping[str, Module], module: Module) -> Iterator[str]:
+    for name in module.parameters:
+        owner = _find_owner(modules, module.path, name)
+        if owner is None or (owner in modules and _split(name)[1] not in modules[owner].direct_parameters):
+            yield name
+
+
+def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | None:
+    """Return the path of the module that a parameter's name leads to, below another one; None if there is none.
+
+    A path that is not in the table is one below a shared module's other name.
+    """
+    owner, inside = path, _split(name)[0]
+    for step in inside.split(".") if inside else ():
+        below = _join(owner, step)
+        if below not in modules:
+            known = owner in modules and step in modules[owner].children
+            return _join(path, inside) if known else None
+        owner = below
+    return owner
+
+
+def _is_orphan(modules: Mapping[str, Module], path: str) -> bool:
+    """Say whether a module is not among the children of the one above it, where these are known."""
+    above, name = _split(path)
+    module = modules.get(above) if path else None
+    return module is not None and module.parameter_count is not None and name not in module.children
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _split(path: str) -> tuple[str, str]:
+    above, _, name = path.rpartition(".")
+    return above, name

@@ -136,7 +136,7 @@ def measure_strategies(
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
-        result = export(model, given, kwargs, output=Path(folder) / "model.onnx", progress=report, **options)
+        result = export(model, given, Path(folder) / "model.onnx", kwargs, progress=report, **options)
         bare = Path(folder) / "bare.onnx"
         anonymize_file(result.path, bare)
         scores = []

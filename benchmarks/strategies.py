@@ -65,7 +65,7 @@ def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, 
             print(f"{name}, {exporter}", file=sys.stderr)
             path = folder / f"{name}-{exporter}.onnx"
             model = case.build()
-            truth = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter).hierarchy
+            truth = hieronnx.export(model, case.args(), path, case.kwargs(), exporter=exporter).hierarchy
             for strategy, counts in measure_file(path, truth, model, case, folder):
                 yield name, exporter, strategy, counts
 
@@ -95,7 +95,7 @@ def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[st
     for name in names:
         case = CASES[name]
         model, path = case.build(), folder / f"{name}.onnx"
-        hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter="dynamo")
+        hieronnx.export(model, case.args(), path, case.kwargs(), exporter="dynamo")
         for tool, transform in TOOLS.items():
             print(f"{name}, {tool}", file=sys.stderr)
             made = transform(path, folder / "made.onnx")

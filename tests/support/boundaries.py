@@ -14,9 +14,8 @@ from torch import nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 import hieronnx
-from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.calls import CallRecorder, IORecorder, NumberedTensors, module_calls_through
 from hieronnx.capture.eager import _without_fast_path
-from hieronnx.capture.passing import PassRecorder, Places
 from hieronnx.capture.untouched import copy_inputs
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from support.callrecords import equal, largest_error, number_calls
@@ -45,7 +44,7 @@ class _EagerPasses:
     def __init__(self, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.arrays: list[np.ndarray] = []
         self._calls = CallRecorder(model)
-        self._recorder = PassRecorder(self._copy)
+        self._recorder = IORecorder(self._copy)
         inputs, named = copy_inputs(tuple(args), dict(kwargs))
         with (
             torch.random.fork_rng(),
@@ -55,7 +54,7 @@ class _EagerPasses:
             module_calls_through(self._run),
         ):
             self.result = model(*inputs, **named)
-        self.exchanges = self._recorder.exchanges
+        self.exchanges = self._recorder.calls
 
     def _copy(self, tensors: Sequence[torch.Tensor]) -> Iterable[int | None]:
         for tensor in tensors:
@@ -108,7 +107,7 @@ class _Check:
     arrays: Sequence[np.ndarray]
     error: float
 
-    def compare(self, what: str, passed: Sequence[BoundTensor] | None, had: Places | None) -> None:
+    def compare(self, what: str, passed: Sequence[BoundTensor] | None, had: NumberedTensors | None) -> None:
         if passed is None or had is None:
             self.found.unrecorded.append(what)
             return

@@ -82,9 +82,7 @@ def run(path: Path, feeds: Mapping[str, Tensor]) -> np.ndarray:
 def test_dynamic_axes_stay_dynamic_and_attributed(encoder: nn.Module, exporter: str, tmp_path: Path) -> None:
     ids = torch.randint(0, 32, (2, 5))
     shapes = {"ids": {0: "batch", 1: "sequence"}}
-    result = export_quietly(
-        encoder, (), {"ids": ids}, output=tmp_path / "m.onnx", exporter=exporter, dynamic_shapes=shapes
-    )
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", {"ids": ids}, exporter=exporter, dynamic_shapes=shapes)
     assert result.hierarchy.model["dynamic_axes"]["ids"] == {"0": "batch", "1": "sequence"}
     other = torch.randint(0, 32, (3, 7))
     with torch.no_grad():
@@ -99,7 +97,7 @@ def test_dynamic_axes_stay_dynamic_and_attributed(encoder: nn.Module, exporter: 
 def test_dynamic_shapes_give_torchs_own_file(encoder: nn.Module, tmp_path: Path) -> None:
     ids, shapes = torch.randint(0, 32, (2, 5)), {"ids": {0: "batch", 1: "sequence"}}
     options = {"dynamic_shapes": shapes, "input_names": ["tokens"], "output_names": ["clone"]}
-    result = export_quietly(encoder, (), {"ids": ids}, output=tmp_path / "m.onnx", exporter="dynamo", **options)
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", {"ids": ids}, exporter="dynamo", **options)
     with quiet():
         torch.onnx.export(encoder, (), tmp_path / "b.onnx", kwargs={"ids": ids}, dynamo=True, **options)
     assert_same_as_baseline(result.path, tmp_path / "b.onnx")
@@ -154,7 +152,7 @@ def test_nested_inputs_and_outputs(exporter: str, tmp_path: Path) -> None:
     model = Nested().eval()
     left, right, x, y, factor = (torch.randn(2, 4) for _ in range(5))
     args, kwargs = ((left, right), {"x": x, "y": y}), {"factor": factor}
-    result = export_quietly(model, args, kwargs, output=tmp_path / "m.onnx", exporter=exporter)
+    result = export_quietly(model, args, tmp_path / "m.onnx", kwargs, exporter=exporter)
     scopes = {node.op_type: str(node.scope) for node in result.hierarchy.nodes}
     assert scopes["Gemm"] == "linear"
     assert {scopes["Add"], scopes["Mul"], scopes["Sub"]} == {""}

@@ -54,7 +54,7 @@ def _export_demo(folder: Path, debug: bool) -> ExportResult:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ExportError(f"cannot make the folder '{folder}': {error.strerror}") from error
-        return export(model, (), make_inputs(model), output=folder / "demo.onnx", progress=report)
+        return export(model, (), folder / "demo.onnx", make_inputs(model), progress=report)
 
 
 def _suggest_next(path: Path) -> str:

@@ -158,7 +158,7 @@ def _run(
     options = request.options if shapes is None else {**request.options, "dynamic_shapes": shapes}
     if all(hasattr(value, "dtype") for value in kwargs.values()):
         options = {**options, "input_names": list(kwargs)}  # TorchScript would make up names of its own
-    return export(model, (), kwargs, output=output, progress=report, **options)
+    return export(model, (), output, kwargs, progress=report, **options)
 
 
 def _suggest_next(result: ExportResult) -> str | None:

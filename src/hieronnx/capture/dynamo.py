@@ -91,7 +91,6 @@ class _Watcher:
     def watching(self) -> Iterator[None]:
         """Observe torch while the context lasts."""
         with (
-            private_torch.exclusive(),
             private_torch.observe_module_calls(self._enter, self._returned, self._leave),
             private_torch.observe_fx_nodes(self._mark),
             private_torch.observe_translation(self._keep_raw),

@@ -107,20 +107,13 @@ def observe_translation(observer: Callable[[ir.Model, Any], None]) -> _Context:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One module call that torch.export traces.
-
-    Attributes:
-        module: the module.
-        path: the attribute path through which it was reached.
-        key: the key of the call in torch's own record, `nn_module_stack`.
-        tracer: what traces it.
-        args: what it was given by position.
-        kwargs: what it was given by keyword.
-    """
+    """One module call that torch.export traces."""
 
     module: torch.nn.Module
     path: str | None
+    """The attribute path through which the module was reached."""
     key: str
+    """The key of the call in torch's own record, `nn_module_stack`."""
     tracer: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -241,7 +234,7 @@ def traced_kinds() -> list[str]:
 
 
 class TraceProbe:
-    """Tells which value stands for a tensor while torch.jit traces, and leaves the trace as it is.
+    """Finds the value that stands for a tensor while torch.jit traces, and leaves the trace as it is.
 
     torch makes a constant of a tensor that it does not know, where it happens to be asked. A graph into which
     nothing can be inserted, put in the trace's place while it is asked, keeps it from that.
@@ -249,10 +242,10 @@ class TraceProbe:
 
     def __init__(self) -> None:
         self._closed = torch._C.Graph()
-        place = self._closed.insertNode(self._closed.create("prim::Constant", [], 0))
-        self._closed.setInsertPoint(place)
+        point = self._closed.insertNode(self._closed.create("prim::Constant", [], 0))
+        self._closed.setInsertPoint(point)
         try:
-            place.moveBefore(self._closed.create("prim::Constant", [], 0))  # that takes it out, and finds no place
+            point.moveBefore(self._closed.create("prim::Constant", [], 0))  # that takes it out, and finds no place
         except RuntimeError as error:
             _check_refusal(error)
 
@@ -264,18 +257,17 @@ class TraceProbe:
         graph = state.graph()
         state.set_graph(self._closed)
         try:
-            return [_value_of(tensors, place) for place in range(len(tensors))]
+            return [_value_of(tensors, index) for index in range(len(tensors))]
         finally:
             state.set_graph(graph)
 
 
-def _value_of(tensors: Sequence[torch.Tensor], place: int) -> torch.Value | None:
+def _value_of(tensors: Sequence[torch.Tensor], index: int) -> torch.Value | None:
     # torch names a value after the variable that holds its tensor in the frames around this: none may hold it here.
-    if is_functorch_wrapped_tensor(tensors[place]):  # inside vmap a tensor stands for one of many
+    if is_functorch_wrapped_tensor(tensors[index]):  # inside vmap a tensor stands for one of many
         return None
     try:
-        value: torch.Value = next(map(torch._C._get_value_trace, tensors[place : place + 1]))  # type: ignore[attr-defined]
-        return value
+        return next(map(torch._C._get_value_trace, tensors[index : index + 1]))  # type: ignore[attr-defined, no-any-return]
     except RuntimeError as error:
         _check_refusal(error)
         return None
@@ -297,7 +289,7 @@ def was_written_since(value: torch.Value) -> bool:
             node = None if owner is None else owner.prev()
         elif node.kind() == "prim::TracedModuleForward":
             node = next(iter(node.blocks())).returnNode().prev()
-        elif any(made.unique() <= value.unique() for made in node_outputs(node)):
+        elif any(output.unique() <= value.unique() for output in node_outputs(node)):
             return False
         elif node.kind().endswith("_"):
             return True

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hieronnx.capture.captured import Captured, ExportRequest
+    from hieronnx.graph.view import View
     from hieronnx.tools.compare import CompareResult
 
 Exporter: TypeAlias = Literal["auto", "dynamo", "torchscript"]
@@ -98,6 +99,8 @@ def export(
         1.0
     """
     _require_torch()
+    from hieronnx.attribute.captured import attribute_captured
+    from hieronnx.attribute.file import attribute_file
     from hieronnx.capture.captured import ExportRequest
 
     destination = _choose_output(output, f)
@@ -111,9 +114,17 @@ def export(
         )
         used, captured, fallback = _capture(request, exporter, report)
         if strategy == "captured":
-            _write_captured(request, captured, used, policy, embed=embed, sidecar=sidecar)
+            hierarchy = attribute_captured(captured, model, policy)
+            _write_model(captured, used, hierarchy if embed else None)
+            if sidecar:
+                _write_sidecar(request, hierarchy, captured.view, used)
         else:
-            _write_attributed(request, captured, used, policy, strategy, embed=embed, sidecar=sidecar)
+            _write_model(captured, used, None)
+            opened = open_model(staged)
+            hierarchy = attribute_file(opened, model, given, request.kwargs, strategy=strategy, policy=policy).hierarchy
+            hierarchy = replace(hierarchy, model={"class": type(model).__qualname__}, policy=policy)
+            options: dict[str, Any] = {"exporter": used, "embed": embed, "sidecar": sidecar, "view": captured.view}
+            write_with_hierarchy(staged, hierarchy, staged, **options)
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)
@@ -225,61 +236,22 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
     raise _failed(failures) from next(iter(failures.values()))
 
 
-def _write_captured(
-    request: ExportRequest, captured: Captured, exporter: str, policy: TagPolicy, *, embed: bool, sidecar: bool
-) -> None:
-    """Write the model with what its exporter recorded."""
-    from hieronnx.attribute.captured import attribute_captured
-
-    hierarchy = attribute_captured(captured, request.model, policy)
-    with _reporting_failure(exporter):
-        captured.write(*((embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy)) if embed else ({}, {})))
-    if sidecar:
-        about = describe_file(request.output, type(request.model).__qualname__, exporter)
-        with writing(request.destination):
-            document = encode_sidecar(replace(hierarchy, model=about), captured.view)
-            sidecar_path(request.output).write_bytes(document)
-
-
-def _write_attributed(
-    request: ExportRequest,
-    captured: Captured,
-    exporter: str,
-    policy: TagPolicy,
-    strategy: str,
-    *,
-    embed: bool,
-    sidecar: bool,
-) -> None:
-    """Write the model as it is, attribute the file by another strategy, and add that."""
-    from hieronnx.attribute.file import attribute_file
-
-    with _reporting_failure(exporter):
-        captured.write({}, {})
-    attributed = attribute_file(
-        open_model(request.output), request.model, request.args, request.kwargs, strategy=strategy, policy=policy
-    )
-    hierarchy = replace(attributed.hierarchy, model={"class": type(request.model).__qualname__}, policy=policy)
-    write_with_hierarchy(
-        request.output,
-        hierarchy,
-        request.output,
-        exporter=exporter,
-        embed=embed,
-        sidecar=sidecar,
-        view=captured.view,
-    )
-
-
-@contextmanager
-def _reporting_failure(exporter: str) -> Iterator[None]:
-    """Turn what torch raises while it writes into one of our errors."""
+def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
+    """Write the model, with a hierarchy inside if one is given."""
+    nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
+    about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     try:
-        yield
+        captured.write(nodes, about)
     except (HieronnxError, MemoryError):
         raise
     except Exception as error:
         raise _failed({exporter: error}) from error
+
+
+def _write_sidecar(request: ExportRequest, hierarchy: Hierarchy, view: View, exporter: str) -> None:
+    about = describe_file(request.output, type(request.model).__qualname__, exporter)
+    with writing(request.destination):
+        sidecar_path(request.output).write_bytes(encode_sidecar(replace(hierarchy, model=about), view))
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:

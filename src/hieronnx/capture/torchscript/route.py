@@ -103,7 +103,6 @@ class _Watcher:
     def watching(self) -> Iterator[None]:
         """Observe torch while the context lasts."""
         with (
-            private_torch.exclusive(),
             module_calls_through(self._run_call),
             private_torch.observe_lowering(self),
             private_torch.replace_file_writer(self._keep_file),

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallIO, CallRecorder, module_calls_through
+from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Captured, ExportRequest, Stage
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, node_outputs, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
@@ -95,7 +95,6 @@ class _Watcher:
         self._indices: dict[int, int] = {}
         """The nodes of the simplified graph, by torch's numbers of their values."""
         self._stages: list[Stage] = []
-        self._passed: Mapping[CallId, CallIO] = {}
         self._finished: TorchView | None = None
         self._view = View()
 
@@ -112,7 +111,7 @@ class _Watcher:
     def finish(self, write: Any) -> Captured:
         """Return what was captured, once torch is done."""
         self._recorder.check_complete()
-        return Captured(tuple(self._recorder.sites), tuple(self._stages), self._view, self._passed, write)
+        return Captured(tuple(self._recorder.sites), tuple(self._stages), self._view, self._values.passed(), write)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class _Watcher:
         self._note_inlined(graph)
         seen = view_torch_graph(graph, self._user_inputs)
         self._stages = [Stage(seen.view, [self._attribute(node) for node in seen.nodes])]
-        self._passed = self._values.inlined(graph, seen)
+        self._values.inlined(graph, seen)
 
     def _note_inlined(self, graph: torch.Graph) -> None:
         """Note for the nodes of an inlined function the call of the node that they replaced, found by its position.

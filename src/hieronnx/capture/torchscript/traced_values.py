@@ -41,6 +41,8 @@ class TracedValues:
         """The values that calls exchange: of a marked node or, without mark, of the graph's inputs; and the place."""
         self._uniques: dict[int, int] = {}
         """Torch's number for each of them, once functions are inlined."""
+        self._inlined: dict[int, int] = {}
+        """The tensor for each of them in the view of that graph."""
         self._tensors: dict[int, int] = {}
         """The tensors of the view of the current stage, by torch's numbers."""
         self._lowering: dict[int, int] = {}
@@ -124,18 +126,15 @@ class TracedValues:
                 value.setDebugName("")
         return named
 
-    def inlined(self, graph: torch.Graph, seen: TorchView) -> dict[CallId, CallIO]:
-        """Return what each call received and returned, by the tensors of the graph with functions inlined.
-
-        What a function returned is a value of the function itself by now, which has replaced that of the call.
-        """
+    def inlined(self, graph: torch.Graph, seen: TorchView) -> None:
+        """Find the values once functions are inlined: a function's own values have replaced those of the call."""
         self._uniques |= self._find_read(graph)
-        self._tensors = seen.tensors
+        tensors = self._tensors = seen.tensors
+        self._inlined = {number: tensors[unique] for number, unique in self._uniques.items() if unique in tensors}
 
-        def find(number: int) -> int | None:
-            return self._tensors.get(self._uniques.get(number, -1))
-
-        return {call: tensors.renumber(find) for call, tensors in self.recorder.calls.items()}
+    def passed(self) -> dict[CallId, CallIO]:
+        """Return what each call received and returned, by the tensors of the graph with functions inlined."""
+        return {call: tensors.renumber(self._inlined.get) for call, tensors in self.recorder.calls.items()}
 
     def _find_read(self, graph: torch.Graph) -> dict[int, int]:
         """Return what the readers of values that torch replaces read now."""

@@ -7,13 +7,14 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
-from hieronnx.hierarchy.records import ROOT, CallId
+from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import CallSite
 
 NumberedTensors: TypeAlias = tuple[tuple[str, int | None], ...]
@@ -78,9 +79,7 @@ class CallRecorder:
 
     def leave(self, call: CallId | None) -> None:
         """Note that a call has ended, and with it whatever began inside it and never said so."""
-        if call is None:
-            return
-        while self._stack and self._stack.pop().id != call:
+        while call is not None and self._stack and self._stack.pop().id != call:
             pass
 
     def enter_recorded(self, region: Hashable, stack: Sequence[tuple[Hashable, str]]) -> CallId | None:
@@ -127,11 +126,8 @@ class CallRecorder:
             above = () if site.parent is None else order[final[site.parent]]
             order.setdefault(final[site.id], (*above, self._times[final[site.id]]))
         kept = sorted((s for s in self.sites if final[s.id] == s.id), key=lambda site: order[site.id])
-        counts: dict[str, int] = defaultdict(int)
-        numbered: dict[CallId, CallId] = {}
-        for site in kept:
-            numbered[site.id] = CallId(site.id.module, counts[site.id.module])
-            counts[site.id.module] += 1
+        counts: dict[str, Iterator[int]] = defaultdict(count)
+        numbered = {site.id: CallId(site.id.module, next(counts[site.id.module])) for site in kept}
         final = {old: numbered[new] for old, new in final.items()}
         self.sites = [
             CallSite(final[site.id], None if site.parent is None else final[site.parent], site.via) for site in kept
@@ -160,11 +156,6 @@ class CallRecorder:
         if alias is not None:
             below = [name for name in below if name.rpartition(".")[2] == alias.rpartition(".")[2]] or below
         return (below or names)[0]
-
-    def check_complete(self) -> None:
-        """Make sure that there is a root call, also where nothing could be recorded."""
-        if not self.sites:
-            self.sites.append(CallSite(ROOT, None, ""))
 
 
 @contextmanager
@@ -260,14 +251,13 @@ class _Signature:
 
     def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
         """Name what a call is given, in the order of the signature."""
-        count = len(self.positional)
+        positional = len(self.positional)
         named = [
-            (self.positional[index] if index < count else _join(self.rest, str(index - count)), value)
+            (self.positional[index] if index < positional else _join(self.rest, str(index - positional)), value)
             for index, value in enumerate(args)
         ]
         if kwargs:
-            last = len(self.order)
-            named += sorted(kwargs.items(), key=lambda item: self.order.get(item[0], last))
+            named += sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
         return named
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -13,6 +13,9 @@ from hieronnx.capture.calls import CallIO
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
+
+NodeMetadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
+"""Metadata for nodes, by what identifies them in the file: the key of the graph, and the first output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,11 @@ class Captured:
         stages: the graphs that torch made, from the first one that says which call made which node to the finished one.
         view: the finished graph, with the names that it has in the file.
         passed: what each call received and returned, by the tensors of the first stage.
-        write: writes the file, with metadata for its nodes (by graph and first output) and for the model. What a node
-            already has is not replaced.
+        write: writes the file, with metadata for its nodes and for the model. What a node already has is not replaced.
     """
 
     sites: tuple[CallSite, ...]
     stages: tuple[Stage, ...]
     view: View
     passed: Mapping[CallId, CallIO]
-    write: Callable[[Mapping[tuple[str, str], Mapping[str, str]], Mapping[str, str]], None]
+    write: Callable[[NodeMetadata, Mapping[str, str]], None]

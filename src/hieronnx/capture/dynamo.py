@@ -20,7 +20,7 @@ from torch import nn
 
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
-from hieronnx.capture.captured import Captured, ExportRequest, Stage
+from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
@@ -45,11 +45,12 @@ def capture_dynamo(request: ExportRequest) -> Captured:
         )
     assert program is not None  # it is None only for dynamo=False
 
-    def write(nodes: Mapping[tuple[str, str], Mapping[str, str]], about: Mapping[str, str]) -> None:
+    def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
         program.model.metadata_props.update(about)
         for graph, node in walk_nodes(program.model):
             if request.strip_torch_metadata:
-                _strip_torch_metadata(node)
+                for key in [k for k in node.metadata_props if k.startswith("pkg.torch.") or k == "namespace"]:
+                    del node.metadata_props[key]
             for key, value in nodes.get((graph, first_output(node)), {}).items():
                 node.metadata_props.setdefault(key, value)
         with writing(request.destination):
@@ -59,11 +60,6 @@ def capture_dynamo(request: ExportRequest) -> Captured:
     view = view_model(program.model)
     unknown = [None] * len(view.nodes)
     return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
-
-
-def _strip_torch_metadata(node: ir.Node) -> None:
-    for key in [key for key in node.metadata_props if key.startswith("pkg.torch.") or key == "namespace"]:
-        del node.metadata_props[key]
 
 
 class _Watcher:
@@ -101,14 +97,10 @@ class _Watcher:
     def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
         """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
-        self._recorder.check_complete()
-        noted = self._values.recorder.calls.items()
-        passed = {
-            self._final[call]: tensors.renumber(self._values.find_tensor)
-            for call, tensors in noted
-            if call in self._final
-        }
-        return tuple(self._recorder.sites), Stage(self._raw, self._scopes), passed
+        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        recorded = {call: io for call, io in self._values.recorder.calls.items() if call in self._final}
+        passed = {self._final[call]: io.renumber(self._values.find_tensor) for call, io in recorded.items()}
+        return sites, Stage(self._raw, self._scopes), passed
 
     # While torch.export traces -----------------------------------------------------------------------------
 
@@ -153,13 +145,11 @@ class _Watcher:
         source = private_torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
         if source is not None:
             self._values.follow_line(source, node)
-        marked = None if source is None else (source.meta.get("custom") or {}).get(_MARK)
-        if marked is None and _MARK in custom:
-            return
-        if marked is None:
-            marked = self._running_call(node, source)
-        if marked is not None:
-            node.meta["custom"] = {**custom, _MARK: tuple(marked)}
+        call = None if source is None else _read_mark(source)
+        if call is None and _MARK not in custom:
+            call = self._running_call(node, source)
+        if call is not None:
+            node.meta["custom"] = {**custom, _MARK: tuple(call)}
 
     def _running_call(self, node: torch.fx.Node, source: torch.fx.Node | None) -> CallId | None:
         """Return the call that is running; inside a body that Dynamo traced, the one that Dynamo recorded there."""
@@ -167,12 +157,9 @@ class _Watcher:
         if call is None or not self._branches:
             return call
         stack = node.meta.get("nn_module_stack") or (source.meta.get("nn_module_stack") if source is not None else None)
-        found = []
-        for key, (name, _) in (stack or {}).items():
-            path = self._path_of_stack_key(str(key))
-            if path is not None:
-                found.append(((key, name), path))
-        return self._recorder.enter_recorded(self._branches[-1], found) if found else call
+        paths = [((key, name), self._path_of_stack_key(str(key))) for key, (name, _) in (stack or {}).items()]
+        known = [(key, path) for key, path in paths if path is not None]
+        return self._recorder.enter_recorded(self._branches[-1], known) if known else call
 
     def _outermost(self, body: nn.Module) -> nn.Module:
         while body in self._owners:
@@ -192,8 +179,9 @@ class _Watcher:
 
     def _keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
-        nodes = [n for g in _fx_graphs(program) for n in g.nodes if n.op == "call_function"]
-        if nodes and not any(_MARK in (node.meta.get("custom") or {}) for node in nodes):
+        graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+        nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+        if nodes and not any(map(_read_mark, nodes)):
             self._mark_from_stacks(nodes)
         final = self._final = self._recorder.settle(self._outermost)
         if model.functions:
@@ -221,9 +209,9 @@ class _Watcher:
         source = node.meta.get("node")
         if source is None:
             return None
-        marked = (source.meta.get("custom") or {}).get(_MARK)
-        if marked is not None:
-            return CallId(*marked)
+        call = _read_mark(source)
+        if call is not None:
+            return call
         keys = list(source.meta.get("nn_module_stack") or ())
         return self._stack_calls.get(str(keys[-1])) if keys else None
 
@@ -237,12 +225,10 @@ class _Watcher:
         root = self._recorder.enter(self._model)
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()
-            names = [
-                (key, name.removeprefix(private_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack
-            ]
-            paths = [(key, name, self._path_of_stack_key(str(key)) or self._path_of_alias(name)) for key, name in names]
-            found = [((key, name), path) for key, name, path in paths if path]
-            call = self._recorder.enter_recorded("strict", found) if stack else None
+            names = [(key, private_torch.strip_root(name)) for key, (name, _) in stack]
+            paths = [(item, self._path_of_stack_key(str(item[0])) or self._path_of_alias(item[1])) for item in names]
+            known = [(item, path) for item, path in paths if path]
+            call = self._recorder.enter_recorded("strict", known) if stack else None
             if call is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
@@ -256,10 +242,9 @@ class _Watcher:
             return None
 
 
-def _fx_graphs(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
-    for module in program.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            yield module.graph
+def _read_mark(node: torch.fx.Node) -> CallId | None:
+    mark = (node.meta.get("custom") or {}).get(_MARK)
+    return None if mark is None else CallId(*mark)
 
 
 class _FxValues:

@@ -38,9 +38,6 @@ from hieronnx.errors import ExportError
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-TORCH_ROOT_PREFIX = "_export_root"
-"""What torch.export puts before the paths of the model's own modules while it traces."""
-
 disable_dispatch_modes = _disable_current_modes
 
 _Context: TypeAlias = AbstractContextManager[None]
@@ -128,7 +125,7 @@ def observe_module_calls(
         proxied = isinstance(module, proxy_tensor._AttrProxy)
         path = tracer.proxy_paths.get(module) if proxied else tracer.submodule_paths.get(module)
         base = tracer.proxy_modules[module] if proxied else module
-        token = enter(TracedCall(base, _strip_root(path), _stack_key(tracer, path), tracer, args, kwargs))
+        token = enter(TracedCall(base, path and strip_root(path), _stack_key(tracer, path), tracer, args, kwargs))
         try:
             result = original(tracer, module, forward, args, kwargs)
             returned(token, result)
@@ -187,11 +184,12 @@ def observe_translated_graphs(observer: Callable[[torch.fx.Graph, Mapping[str, A
 def _stack_key(tracer: Any, path: str | None) -> str:
     """Return the key that torch will give the call, as it has it once the tracing is done."""
     number = tracer.num_calls.get(path, 0)
-    return f"L__self__{_strip_root(path)}" + (f"@{number}" if number else "")
+    return f"L__self__{path and strip_root(path)}" + (f"@{number}" if number else "")
 
 
-def _strip_root(path: str | None) -> str | None:
-    return None if path is None else path.removeprefix(TORCH_ROOT_PREFIX).removeprefix(".")
+def strip_root(path: str) -> str:
+    """Leave out what torch.export puts before the paths of the model's own modules while it traces."""
+    return path.removeprefix("_export_root").removeprefix(".")
 
 
 def generated_source_node(frame: FrameType | None, modules: list[torch.fx.GraphModule]) -> torch.fx.Node | None:

@@ -23,7 +23,7 @@ from torch import nn
 
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder, module_calls_through
-from hieronnx.capture.captured import Captured, ExportRequest, Stage
+from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, node_outputs, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
 from hieronnx.capture.torchscript.traced_values import TracedValues
@@ -31,7 +31,8 @@ from hieronnx.errors import writing
 from hieronnx.files.wire import read_node_names, write_annotated
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
-from hieronnx.hierarchy.records import Attribution, CallId
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
+from hieronnx.hierarchy.tags import CallSite
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
@@ -43,7 +44,7 @@ def capture_torchscript(request: ExportRequest) -> Captured:
     with watcher.watching(), by_position(request) as args, _quiet():
         torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
 
-    def write(nodes: Mapping[tuple[str, str], Mapping[str, str]], about: Mapping[str, str]) -> None:
+    def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
         with writing(request.destination), request.output.open("wb") as stream:
             write_annotated(stream, watcher.model_bytes, nodes, about)
 
@@ -108,10 +109,10 @@ class _Watcher:
         ):
             yield
 
-    def finish(self, write: Any) -> Captured:
+    def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
         """Return what was captured, once torch is done."""
-        self._recorder.check_complete()
-        return Captured(tuple(self._recorder.sites), tuple(self._stages), self._view, self._values.passed(), write)
+        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        return Captured(sites, tuple(self._stages), self._view, self._values.passed(), write)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
@@ -270,11 +271,9 @@ class _Watcher:
         self._add_stage(self._finished, tensors=self._values.finished(self._finished))
 
     def _add_stage(self, seen: TorchView, **details: Any) -> None:
-        sources = [next(self._sources_of(node), None) for node in seen.nodes]
+        numbers = ([value.unique() for value in node_outputs(node)] for node in seen.nodes)
+        sources = [next((self._sources[n] for n in made if n in self._sources), None) for made in numbers]
         self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
-
-    def _sources_of(self, node: torch.Node) -> Iterator[int]:
-        return (self._sources[v.unique()] for v in node_outputs(node) if v.unique() in self._sources)
 
     def _keep_file(self, model_bytes: bytes) -> None:
         """Keep what torch would write, and the names that the graph has in it: some nodes get theirs only there."""
@@ -283,6 +282,7 @@ class _Watcher:
         names = read_node_names(model_bytes)
         view = self._view = self._finished.with_final_names()
         view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
+        self._finished = None  # torch's graph is about to go
 
 
 def _index_nodes(seen: TorchView) -> dict[int, int]:

@@ -262,6 +262,31 @@ def test_the_class_exports_the_same(encoder: nn.Module, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "b_hierarchy.json").read_text())["model"]["opset"] == {"": 17}
 
 
+def test_the_output_is_spelled_as_in_torch_too(encoder: nn.Module, tmp_path: Path) -> None:
+    ids = torch.randint(0, 32, (2, 5))
+    by_position = export_quietly(encoder, (ids,), tmp_path / "a.onnx", exporter="torchscript")
+    by_keyword = export_quietly(encoder, (ids,), f=tmp_path / "b.onnx", exporter="torchscript")
+    assert (by_position.path, by_keyword.path) == (tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert by_position.hierarchy.nodes == by_keyword.hierarchy.nodes
+
+
+def test_one_output_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with pytest.raises(InputError, match="output= and f= both say where to write; give one of them"):
+        hieronnx.export(nn.ReLU(), (torch.ones(1),), path, f=path)
+    with pytest.raises(InputError, match="nothing says where to write; give output="):
+        hieronnx.export(nn.ReLU(), (torch.ones(1),))
+    with pytest.raises(InputError, match="the output is a dict; give a path, and keyword inputs as kwargs="):
+        hieronnx.export(nn.ReLU(), (), {"input": torch.ones(1)})  # type: ignore[arg-type]
+
+
+def test_modules_have_their_own_arguments_whatever_the_exporter_takes(encoder: nn.Module, tmp_path: Path) -> None:
+    kwargs = {"ids": torch.randint(0, 32, (2, 5))}
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", kwargs, exporter="torchscript")
+    assert result.hierarchy.modules[""].forward_args == ("ids", "scale")
+    assert result.hierarchy.modules[""].forward_defaults == {"scale": None}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

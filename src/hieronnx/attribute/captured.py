@@ -63,8 +63,8 @@ def _carry_step(before: Stage, known: Sequence[Attribution | None], after: Stage
         return Carried(said, {}, [None] * len(before.view.names))
     carried = carry_scopes(before.view, known, after.view, tree)
     nodes = [
-        found if found is not None and found.evidence in ("captured", "carried") else own or found
-        for found, own in zip(carried.nodes, said, strict=True)
+        scope if scope is not None and scope.evidence in ("captured", "carried") else own or scope
+        for scope, own in zip(carried.nodes, said, strict=True)
     ]
     return Carried(nodes, _rename_sources(carried.initializers, before.parameters), carried.tensors)
 
@@ -117,5 +117,5 @@ def _make_initializers(
     for tensor in view.constants:
         name = view.names[tensor]
         origins, sources = (folded[tensor].origins, folded[tensor].sources) if tensor in folded else ((), ())
-        held = {parameters[source] for source in (name, *sources) if source in parameters}
-        yield Initializer(name, held.pop() if len(held) == 1 else None, origins)
+        owned = {parameters[source] for source in (name, *sources) if source in parameters}
+        yield Initializer(name, owned.pop() if len(owned) == 1 else None, origins)

@@ -106,7 +106,7 @@ def make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> d
         _check_spec(model, spec)
     names = _choose_names(model, parameters, given)
     shapes = {name: _list_shapes(model, name, given) for name in names if name in _MEANINGS}
-    shapes = {name: found for name, found in shapes.items() if found}
+    shapes = {name: possible for name, possible in shapes.items() if possible}
     rest = _take_dummies(model, parameters, [name for name in names if name not in shapes])
     candidates = [
         {**_draw_inputs(model, [*given.values(), *_make_specs(model, dict(zip(shapes, choice, strict=True)))]), **rest}
@@ -164,17 +164,17 @@ def _read_size(model: nn.Module, size: str, parameter: str, given: Given) -> int
     if size in ("batch", "sequence"):
         return _read_text_size(model, size, parameter, given)
     fields, default = _SIZES[size]
-    found = _read_config(model.config, fields)
-    if isinstance(found, (list, tuple)) and found:
-        found = found[-1] if size == "width" else found[0]
-    if not isinstance(found, int):
+    number = _read_config(model.config, fields)
+    if isinstance(number, (list, tuple)) and number:
+        number = number[-1] if size == "width" else number[0]
+    if not isinstance(number, int):
         return default
     if size != "positions":
-        return found
+        return number
     from torch import nn
 
     # The model's 1-d convolutions shorten a sequence.
-    return found * prod(module.stride[0] for module in model.modules() if isinstance(module, nn.Conv1d))
+    return number * prod(module.stride[0] for module in model.modules() if isinstance(module, nn.Conv1d))
 
 
 def _read_text_size(model: nn.Module, size: str, parameter: str, given: Given) -> int:
@@ -218,8 +218,8 @@ def _check_spec(model: nn.Module, spec: InputSpec) -> None:
 
 def _name_sizes(model: nn.Module, shape: Sequence[str]) -> tuple[str | int, ...]:
     """Replace the sizes that the weights depend on by their numbers."""
-    found = {size: _read_config(model.config, _SIZES[size][0]) for size in _FIXED_SIZES}
-    return tuple(found[size] if isinstance(found.get(size), int) else size for size in shape)
+    fixed = {size: _read_config(model.config, _SIZES[size][0]) for size in _FIXED_SIZES}
+    return tuple(fixed[size] if isinstance(fixed.get(size), int) else size for size in shape)
 
 
 def _fits(shape: Sequence[int], expected: Sequence[str | int]) -> bool:

@@ -272,7 +272,7 @@ class _Watcher:
 
     def _add_stage(self, seen: TorchView, **details: Any) -> None:
         numbers = ([value.unique() for value in node_outputs(node)] for node in seen.nodes)
-        sources = [next((self._sources[n] for n in made if n in self._sources), None) for made in numbers]
+        sources = [next((self._sources[n] for n in outputs if n in self._sources), None) for outputs in numbers]
         self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
 
     def _keep_file(self, model_bytes: bytes) -> None:

@@ -37,8 +37,8 @@ class TracedValues:
         self._versions: dict[int, int] = {}
         """How often memory had been written to before the run, by its address."""
         self._marks = 0
-        self._places: dict[tuple[int | None, int], int] = {}
-        """The values that calls exchange: of a marked node or, without mark, of the graph's inputs; and the place."""
+        self._positions: dict[tuple[int | None, int], int] = {}
+        """The values that calls exchange: of a marked node or, without mark, of the graph's inputs; and the index."""
         self._uniques: dict[int, int] = {}
         """Torch's number for each of them, once functions are inlined."""
         self._inlined: dict[int, int] = {}
@@ -48,7 +48,7 @@ class TracedValues:
         self._lowering: dict[int, int] = {}
         """Torch's numbers for values of the lowered graph, by those of the values that they stand for."""
         self._readers: dict[int, list[tuple[int, int]]] = {}
-        """Who reads values that torch will replace by others: by the number of its value, and the place."""
+        """Who reads values that torch will replace by others: by the number of its value, and the index."""
         self._names: dict[str, int] = {}
         """Values by the names that were given to them."""
         self._replaced: dict[int, int] = {}
@@ -57,7 +57,7 @@ class TracedValues:
     def begin(self, model: nn.Module, args: Iterable[Any]) -> None:
         """Begin again: the model is about to run."""
         self.recorder.calls.clear()
-        self._places.clear()
+        self._positions.clear()
         self._probe = TraceProbe()
         given = [value for value in args if isinstance(value, torch.Tensor)]
         tensors = (*given, *model.parameters(), *model.buffers())
@@ -84,20 +84,20 @@ class TracedValues:
         else:
             mark, self._marks = self._marks, self._marks + 1
             node.i_(_MARK, mark)
-        return self._places.setdefault((mark, value.offset()), len(self._places))
+        return self._positions.setdefault((mark, value.offset()), len(self._positions))
 
     # On the way to the file --------------------------------------------------------------------------------
 
     def traced(self, graph: torch.Graph) -> None:
         """Take the marks away, and keep the numbers of the values."""
         values: dict[tuple[int | None, int], torch.Value] = {}
-        values.update(((None, place), value) for place, value in enumerate(graph.inputs()))
+        values.update(((None, index), value) for index, value in enumerate(graph.inputs()))
         for node in graph.nodes():
             if node.hasAttribute(_MARK):
                 mark = node.i(_MARK)
                 node.removeAttribute(_MARK)
-                values.update(((mark, place), value) for place, value in enumerate(node_outputs(node)))
-        exchanged = {number: values[place] for place, number in self._places.items() if place in values}
+                values.update(((mark, index), value) for index, value in enumerate(node_outputs(node)))
+        exchanged = {number: values[index] for index, number in self._positions.items() if index in values}
         self._uniques = {number: value.unique() for number, value in exchanged.items()}
         computed = {number: value for number, value in exchanged.items() if value.node().kind() != "prim::Param"}
         kinds = {number: value.node().kind() for number, value in computed.items()}
@@ -142,9 +142,9 @@ class TracedValues:
             return {}
         nodes = {first_number(node): node for node in (*graph.nodes(), graph.return_node())}
         return {
-            number: nodes[user].inputsAt(place).unique()
+            number: nodes[user].inputsAt(index).unique()
             for number, readers in self._readers.items()
-            for user, place in readers
+            for user, index in readers
             if user in nodes
         }
 
@@ -196,10 +196,10 @@ class TracedValues:
 
 def _find_readers(value: torch.Value, writers: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield who reads a value, and in which place; only up to the next of the nodes that may write to its memory."""
-    place = bisect_right(writers, value.unique())
+    index = bisect_right(writers, value.unique())
     for use in value.uses():
         reader = first_number(use.user)
-        if place == len(writers) or 0 <= reader <= writers[place]:
+        if index == len(writers) or 0 <= reader <= writers[index]:
             yield reader, use.offset
 
 

@@ -256,7 +256,7 @@ def _write_sidecar(request: ExportRequest, hierarchy: Hierarchy, view: View, exp
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
-    from hieronnx.capture.baseline import export_baseline
+    from hieronnx.capture.routes import export_baseline
     from hieronnx.tools.compare import compare
 
     with staging(request.destination) as staged, _undisturbed(request.model):

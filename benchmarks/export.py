@@ -73,7 +73,7 @@ def _export_torch(model: nn.Module, inputs: dict[str, Any], path: Path, exporter
     import torch
 
     from hieronnx.capture.captured import ExportRequest
-    from hieronnx.capture.positional import by_position
+    from hieronnx.capture.torchscript.positional import by_position
 
     if exporter == "dynamo":
         torch.onnx.export(model, (), path, kwargs=inputs, dynamo=True, verbose=False)
@@ -85,7 +85,7 @@ def _export_torch(model: nn.Module, inputs: dict[str, Any], path: Path, exporter
 def _export_hieronnx(model: nn.Module, inputs: dict[str, Any], path: Path, exporter: str) -> None:
     import hieronnx
 
-    hieronnx.export(model, (), inputs, output=path, exporter=exporter)
+    hieronnx.export(model, (), path, inputs, exporter=exporter)
 
 
 def _build_demo() -> tuple[nn.Module, dict[str, Tensor]]:

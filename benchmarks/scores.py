@@ -130,7 +130,7 @@ def measure_strategies(
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
-        result = export(model, given, kwargs, output=Path(folder) / "model.onnx", progress=report, **options)
+        result = export(model, given, Path(folder) / "model.onnx", kwargs, progress=report, **options)
         scores = score_file(result.path, result.hierarchy, model, given, kwargs, strategies=strategies, progress=report)
     return StrategyScores(result.exporter, len(result.hierarchy.nodes), scores)
 

@@ -117,7 +117,7 @@ def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, 
             print(f"{name}, {exporter}", file=sys.stderr)
             path = folder / f"{name}-{exporter}.onnx"
             model = case.build()
-            truth = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter).hierarchy
+            truth = hieronnx.export(model, case.args(), path, case.kwargs(), exporter=exporter).hierarchy
             for strategy, counts in measure_file(path, truth, model, case):
                 yield name, exporter, strategy, counts
 
@@ -140,7 +140,7 @@ def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[st
     for name in names:
         case = CASES[name]
         model, path = case.build(), folder / f"{name}.onnx"
-        hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter="dynamo")
+        hieronnx.export(model, case.args(), path, case.kwargs(), exporter="dynamo")
         for tool, column in TOOLS.items():
             print(f"{name}, {tool}", file=sys.stderr)
             made = folder / "made.onnx"

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 import hieronnx
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.positional import by_position
+from hieronnx.capture.torchscript.positional import by_position
 from support.valuecheck import match_inputs, named_arrays
 from support.zoo import CASES, Case
 
@@ -69,7 +69,7 @@ def exported(name: str, exporter: str, **options: Any) -> Exported:
     model = case.build()
     path = Path(mkdtemp(prefix=f"{name}-{exporter}-", dir=shared_folder())) / "model.onnx"
     with quiet():
-        result = hieronnx.export(model, case.args(), case.kwargs(), output=path, exporter=exporter, **options)
+        result = hieronnx.export(model, case.args(), path, case.kwargs(), exporter=exporter, **options)
     return Exported(case, exporter, model, result)
 
 

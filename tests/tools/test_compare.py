@@ -537,9 +537,7 @@ def test_the_export_is_the_same_as_the_baseline(name: str, exporter: str) -> Non
 
 def test_an_export_can_be_verified(tmp_path: Path) -> None:
     case = CASES["two_module_lists"]
-    result = hieronnx.export(
-        case.build(), case.args(), case.kwargs(), output=tmp_path / "model.onnx", verify_topology=True
-    )
+    result = hieronnx.export(case.build(), case.args(), tmp_path / "model.onnx", case.kwargs(), verify_topology=True)
     assert result.topology is not None
     assert result.topology.same
     assert result.topology.a == "torch.onnx.export"

@@ -82,9 +82,7 @@ def run(path: Path, feeds: Mapping[str, Tensor]) -> np.ndarray:
 def test_dynamic_axes_stay_dynamic_and_attributed(encoder: nn.Module, exporter: str, tmp_path: Path) -> None:
     ids = torch.randint(0, 32, (2, 5))
     shapes = {"ids": {0: "batch", 1: "sequence"}}
-    result = export_quietly(
-        encoder, (), {"ids": ids}, output=tmp_path / "m.onnx", exporter=exporter, dynamic_shapes=shapes
-    )
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", {"ids": ids}, exporter=exporter, dynamic_shapes=shapes)
     assert result.hierarchy.model["dynamic_axes"]["ids"] == {"0": "batch", "1": "sequence"}
     other = torch.randint(0, 32, (3, 7))
     with torch.no_grad():
@@ -99,7 +97,7 @@ def test_dynamic_axes_stay_dynamic_and_attributed(encoder: nn.Module, exporter: 
 def test_dynamic_shapes_give_torchs_own_file(encoder: nn.Module, tmp_path: Path) -> None:
     ids, shapes = torch.randint(0, 32, (2, 5)), {"ids": {0: "batch", 1: "sequence"}}
     options = {"dynamic_shapes": shapes, "input_names": ["tokens"], "output_names": ["clone"]}
-    result = export_quietly(encoder, (), {"ids": ids}, output=tmp_path / "m.onnx", exporter="dynamo", **options)
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", {"ids": ids}, exporter="dynamo", **options)
     with quiet():
         torch.onnx.export(encoder, (), tmp_path / "b.onnx", kwargs={"ids": ids}, dynamo=True, **options)
     assert_same_as_baseline(result.path, tmp_path / "b.onnx")
@@ -154,7 +152,7 @@ def test_nested_inputs_and_outputs(exporter: str, tmp_path: Path) -> None:
     model = Nested().eval()
     left, right, x, y, factor = (torch.randn(2, 4) for _ in range(5))
     args, kwargs = ((left, right), {"x": x, "y": y}), {"factor": factor}
-    result = export_quietly(model, args, kwargs, output=tmp_path / "m.onnx", exporter=exporter)
+    result = export_quietly(model, args, tmp_path / "m.onnx", kwargs, exporter=exporter)
     scopes = {node.op_type: str(node.scope) for node in result.hierarchy.nodes}
     assert scopes["Gemm"] == "linear"
     assert {scopes["Add"], scopes["Mul"], scopes["Sub"]} == {""}
@@ -262,6 +260,31 @@ def test_the_class_exports_the_same(encoder: nn.Module, tmp_path: Path) -> None:
         by_keyword = exporter.export(encoder, {"ids": ids}, tmp_path / "b.onnx", opset_version=17)
     assert by_position.exporter == by_keyword.exporter == "torchscript"
     assert json.loads((tmp_path / "b_hierarchy.json").read_text())["model"]["opset"] == {"": 17}
+
+
+def test_the_output_is_spelled_as_in_torch_too(encoder: nn.Module, tmp_path: Path) -> None:
+    ids = torch.randint(0, 32, (2, 5))
+    by_position = export_quietly(encoder, (ids,), tmp_path / "a.onnx", exporter="torchscript")
+    by_keyword = export_quietly(encoder, (ids,), f=tmp_path / "b.onnx", exporter="torchscript")
+    assert (by_position.path, by_keyword.path) == (tmp_path / "a.onnx", tmp_path / "b.onnx")
+    assert by_position.hierarchy.nodes == by_keyword.hierarchy.nodes
+
+
+def test_one_output_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    with pytest.raises(InputError, match="output= and f= both say where to write; give one of them"):
+        hieronnx.export(nn.ReLU(), (torch.ones(1),), path, f=path)
+    with pytest.raises(InputError, match="nothing says where to write; give output="):
+        hieronnx.export(nn.ReLU(), (torch.ones(1),))
+    with pytest.raises(InputError, match="the output is a dict; give a path, and keyword inputs as kwargs="):
+        hieronnx.export(nn.ReLU(), (), {"input": torch.ones(1)})  # type: ignore[arg-type]
+
+
+def test_modules_have_their_own_arguments_whatever_the_exporter_takes(encoder: nn.Module, tmp_path: Path) -> None:
+    kwargs = {"ids": torch.randint(0, 32, (2, 5))}
+    result = export_quietly(encoder, (), tmp_path / "m.onnx", kwargs, exporter="torchscript")
+    assert result.hierarchy.modules[""].forward_args == ("ids", "scale")
+    assert result.hierarchy.modules[""].forward_defaults == {"scale": None}
 
 
 @pytest.mark.parametrize(

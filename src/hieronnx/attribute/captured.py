@@ -1,21 +1,21 @@
-"""The strategy `captured`: what the exporter itself recorded, call by call, carried through its optimizer."""
+"""The strategy `captured`: what the exporter itself recorded, call by call, carried along the graphs that it made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from torch import nn
 
-from hieronnx.attribute.carried import Folded
+from hieronnx.attribute.carried import Carried, Folded, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
-from hieronnx.capture.captured import Captured, Embedding
+from hieronnx.capture.calls import NumberedTensors
+from hieronnx.capture.captured import Captured, Stage
 from hieronnx.capture.modules import describe_modules, parameter_names
-from hieronnx.capture.passing import Places
-from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
-from hieronnx.hierarchy.records import BoundTensor, Call, Initializer
+from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Initializer
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 
@@ -25,47 +25,97 @@ def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) 
     classes = {path: module.qualified_class for path, module in modules.items()}
     tree = CallTree({site.id: site.parent for site in captured.sites})
     parameters = parameter_names(model)
-    filled = fill_gaps(captured.view, captured.carried.nodes, tree, parameters)
+    carried = _carry_along(captured.stages, tree)
+    filled = fill_gaps(captured.view, carried.nodes, tree, parameters)
+    calls = build_calls(captured.sites, classes, policy)
     return Hierarchy(
         modules=modules,
-        calls=tuple(_add_passed(captured, call) for call in build_calls(captured.sites, classes, policy)),
+        calls=tuple(_add_tensors(call, captured, carried.tensors) for call in calls),
         nodes=make_nodes(captured.view, filled),
-        initializers=tuple(_make_initializers(captured, parameters)),
+        initializers=tuple(_make_initializers(captured.view, carried.initializers, parameters)),
+        policy=policy,
     )
 
 
-def _add_passed(captured: Captured, call: Call) -> Call:
-    """Add to a call what it received and returned."""
-    exchange = captured.passed.get(call.id)
-    if exchange is None:
+# -- along the stages -------------------------------------------------------------------------------------
+
+
+def _carry_along(stages: Sequence[Stage], tree: CallTree) -> Carried:
+    """Carry what is known of the first graph to the last; the tensors of the result are by those of the first."""
+    first = stages[0]
+    carried = Carried(list(first.scopes), {}, list(range(len(first.view.names))))
+    for before, after in pairwise(stages):
+        step = _carry_step(before, carried.nodes, after, tree)
+        reached = [t if t is not None else after.tensors.get(old) for old, t in enumerate(step.tensors)]
+        tensors = [None if t is None else reached[t] for t in carried.tensors]
+        carried = Carried(step.nodes, step.initializers, tensors)
+    return carried
+
+
+def _carry_step(before: Stage, known: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
+    """Carry the scopes of one graph to the next; where carry is not certain, what torch itself says comes first."""
+    said = [
+        (None if source is None else known[source]) or scope
+        for source, scope in zip(after.sources, after.scopes, strict=True)
+    ]
+    if after.translated:
+        _give_to_readers(after, known, said)
+        return Carried(said, {}, [None] * len(before.view.names))
+    carried = carry_scopes(before.view, known, after.view, tree)
+    nodes = [
+        scope if scope is not None and scope.evidence in ("captured", "carried") else own or scope
+        for scope, own in zip(carried.nodes, said, strict=True)
+    ]
+    return Carried(nodes, _rename_sources(carried.initializers, before.parameters), carried.tensors)
+
+
+def _give_to_readers(after: Stage, known: Sequence[Attribution | None], attributions: list[Attribution | None]) -> None:
+    """Let what torch put in for a translated node, such as a cast of what it reads, do the work of that node."""
+    inserted = [i for i, source in enumerate(after.sources) if source is None or known[source] is None]
+    for index in reversed(inserted):
+        served = {attributions[reader] for t in after.view.nodes[index].makes for reader in after.view.consumers[t]}
+        only = served.pop() if len(served) == 1 else None
+        own = attributions[index]
+        if only is not None and own is not None and only.scope == own.scope:
+            attributions[index] = only
+
+
+def _rename_sources(initializers: Mapping[int, Folded], names: Mapping[str, str]) -> dict[int, Folded]:
+    return {
+        tensor: Folded(folded.origins, tuple(names.get(source, source) for source in folded.sources))
+        for tensor, folded in initializers.items()
+    }
+
+
+# -- the records of the hierarchy -------------------------------------------------------------------------
+
+
+def _add_tensors(call: Call, captured: Captured, tensors: Sequence[int | None]) -> Call:
+    """Add to a call what it received and returned, by the names that the tensors have in the file."""
+    passed = captured.passed.get(call.id)
+    if passed is None:
         return call
     view = captured.view
-    return replace(
-        call, received=_name_tensors(view, exchange.received), returned=_name_tensors(view, exchange.returned)
-    )
+    bound = passed.renumber(lambda tensor: tensors[tensor])
+    return replace(call, received=_name_tensors(view, bound.received), returned=_name_tensors(view, bound.returned))
 
 
-def _name_tensors(view: View, places: Places | None) -> tuple[BoundTensor, ...] | None:
-    if places is None:
+def _name_tensors(view: View, tensors: NumberedTensors | None) -> tuple[BoundTensor, ...] | None:
+    if tensors is None:
         return None
     return tuple(
-        BoundTensor(name, None) if tensor is None else _name_tensor(view, name, tensor) for name, tensor in places
+        BoundTensor(name, None)
+        if tensor is None
+        else BoundTensor(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
+        for name, tensor in tensors
     )
 
 
-def _name_tensor(view: View, name: str, tensor: int) -> BoundTensor:
-    return BoundTensor(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
-
-
-def _make_initializers(captured: Captured, parameters: Mapping[str, str]) -> Iterable[Initializer]:
-    view = captured.view
+def _make_initializers(
+    view: View, folded: Mapping[int, Folded], parameters: Mapping[str, str]
+) -> Iterable[Initializer]:
     for tensor in view.constants:
         name = view.names[tensor]
-        folded = captured.carried.initializers.get(tensor, Folded((), ()))
-        held = [parameters[source] for source in (name, *folded.sources) if source in parameters]
-        yield Initializer(name, held[0] if len(set(held)) == 1 else None, folded.origins)
-
-
-def embed(hierarchy: Hierarchy) -> Embedding:
-    """Return the hierarchy as metadata for the nodes and the model, torch's own form of a namespace included."""
-    return Embedding(embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
+        origins, sources = (folded[tensor].origins, folded[tensor].sources) if tensor in folded else ((), ())
+        owned = {parameters[source] for source in (name, *sources) if source in parameters}
+        yield Initializer(name, owned.pop() if len(owned) == 1 else None, origins)

@@ -1,32 +1,43 @@
-"""Recording module calls: which module ran, as which of its runs, inside which other call."""
+"""Recording module calls: which module ran, as which of its runs, inside which other call, on which tensors."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+import inspect
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, TypeAlias
 
+import torch
 from torch import nn
 
-from hieronnx.hierarchy.records import ROOT, CallId
+from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import CallSite
 
+NumberedTensors: TypeAlias = tuple[tuple[str, int | None], ...]
+"""Tensors by the argument that holds them, each with the number that stands for it; None where nothing does."""
 
-def module_paths(model: nn.Module) -> dict[int, str]:
-    """Map each module, by its id, to its canonical path: its first name in `named_modules()`."""
-    return {id(module): path for path, module in model.named_modules()}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+_SIZES = (torch.SymBool, torch.SymFloat, torch.SymInt)  # they lead to all that torch knows of the trace
+_CLOSED = (nn.Module, type, FunctionType, MethodType, ModuleType)
+# An object that leads to more than that is no argument but a whole program.
+_OBJECT_LIMIT = 2000
+_DEPTH_LIMIT = 30
 
 
 class CallRecorder:
     """The calls of one run of a model, in order, with the stack of those under way.
 
-    When the root is entered anew the record begins anew: exporters may run a model more than once, and
+    When the root is entered again the record begins again: exporters may run a model more than once, and
     what they export is their last run.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._paths = module_paths(model)
+        self._paths = {id(module): path for path, module in model.named_modules()}
+        """The canonical path of each module, by its id: its first name in `named_modules()`."""
         self._aliases: dict[str, list[str]] = defaultdict(list)
         for alias, module in model.named_modules(remove_duplicate=False):
             self._aliases[self._paths[id(module)]].append(alias)
@@ -68,9 +79,7 @@ class CallRecorder:
 
     def leave(self, call: CallId | None) -> None:
         """Note that a call has ended, and with it whatever began inside it and never said so."""
-        if call is None:
-            return
-        while self._stack and self._stack.pop().id != call:
+        while call is not None and self._stack and self._stack.pop().id != call:
             pass
 
     def enter_recorded(self, region: Hashable, stack: Sequence[tuple[Hashable, str]]) -> CallId | None:
@@ -85,12 +94,12 @@ class CallRecorder:
         """
         site = self._stack[-1] if self._stack else None
         for key, path in stack:
-            found = self._region_calls.get((region, key))
-            if found is None:
-                found = self._region_calls[region, key] = self._add(path, site, None)
-            if self._times[found.id] < self._region_times.get(region, 0):
-                self._times[found.id] = self._tick()
-            site = found
+            inner = self._region_calls.get((region, key))
+            if inner is None:
+                inner = self._region_calls[region, key] = self._add(path, site, None)
+            if self._times[inner.id] < self._region_times.get(region, 0):
+                self._times[inner.id] = self._tick()
+            site = inner
         return site.id if site is not None else None
 
     def begin_region(self, region: Hashable) -> None:
@@ -117,11 +126,8 @@ class CallRecorder:
             above = () if site.parent is None else order[final[site.parent]]
             order.setdefault(final[site.id], (*above, self._times[final[site.id]]))
         kept = sorted((s for s in self.sites if final[s.id] == s.id), key=lambda site: order[site.id])
-        counts: dict[str, int] = defaultdict(int)
-        numbered: dict[CallId, CallId] = {}
-        for site in kept:
-            numbered[site.id] = CallId(site.id.module, counts[site.id.module])
-            counts[site.id.module] += 1
+        counts: dict[str, Iterator[int]] = defaultdict(count)
+        numbered = {site.id: CallId(site.id.module, next(counts[site.id.module])) for site in kept}
         final = {old: numbered[new] for old, new in final.items()}
         self.sites = [
             CallSite(final[site.id], None if site.parent is None else final[site.parent], site.via) for site in kept
@@ -151,11 +157,6 @@ class CallRecorder:
             below = [name for name in below if name.rpartition(".")[2] == alias.rpartition(".")[2]] or below
         return (below or names)[0]
 
-    def check_complete(self) -> None:
-        """Make sure that there is a root call, also where nothing could be recorded."""
-        if not self.sites:
-            self.sites.append(CallSite(ROOT, None, ""))
-
 
 @contextmanager
 def module_calls_through(
@@ -176,3 +177,131 @@ def module_calls_through(
         yield
     finally:
         nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+# -- what calls receive and return ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallIO:
+    """The tensors that one call received and returned; None where that is not known."""
+
+    received: NumberedTensors | None
+    returned: NumberedTensors | None = None
+
+    def renumber(self, number_of: Callable[[int], int | None]) -> CallIO:
+        """Return the same with other numbers for the tensors."""
+
+        def renumber(tensors: NumberedTensors | None) -> NumberedTensors | None:
+            return tensors and tuple((name, None if old is None else number_of(old)) for name, old in tensors)
+
+        return CallIO(renumber(self.received), renumber(self.returned))
+
+
+class IORecorder:
+    """Records what each call of a run received and returned, as the tensors were at that time."""
+
+    def __init__(self, number: Callable[[Sequence[torch.Tensor]], Iterable[int | None]]) -> None:
+        """Take the function that gives tensors the numbers that stand for their values of that moment."""
+        self.calls: dict[CallId, CallIO] = {}
+        self._number = number
+        self._signatures: dict[Any, _Signature] = {}
+
+    def note_received(self, call: CallId, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note what a call is given."""
+        forward = getattr(module.forward, "__func__", module.forward)
+        signature = self._signatures.get(forward)
+        if signature is None:
+            signature = self._signatures[forward] = _Signature.of(module.forward)
+        self.calls[call] = CallIO(self._number_all(signature.name(args, kwargs)))
+
+    def note_returned(self, call: CallId, result: Any) -> None:
+        """Note what a call returned."""
+        self.calls[call] = CallIO(self.calls[call].received, self._number_all([("", result)]))
+
+    def _number_all(self, named: Iterable[tuple[str, Any]]) -> NumberedTensors | None:
+        finder = _TensorFinder()
+        names, tensors = [], []
+        for name, value in named:
+            for path, tensor in finder.find(name, value, 0):
+                names.append(path)
+                tensors.append(tensor)
+        return None if finder.gave_up else tuple(zip(names, self._number(tensors), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The arguments of a `forward`, as far as Python knows them."""
+
+    positional: tuple[str, ...]
+    rest: str
+    """The parameter that takes further arguments by position; they are named by their index in it."""
+    order: Mapping[str, int]
+
+    @classmethod
+    def of(cls, forward: Callable[..., Any]) -> _Signature:
+        try:
+            parameters = inspect.signature(forward).parameters
+        except (TypeError, ValueError):  # written in C, traced or scripted
+            return cls((), "", {})
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        positional = tuple(name for name, parameter in parameters.items() if parameter.kind in kinds)
+        rest = next((name for name, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), "")
+        return cls(positional, rest, {name: index for index, name in enumerate(parameters)})
+
+    def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+        """Name what a call is given, in the order of the signature."""
+        positional = len(self.positional)
+        named = [
+            (self.positional[index] if index < positional else _join(self.rest, str(index - positional)), value)
+            for index, value in enumerate(args)
+        ]
+        if kwargs:
+            named += sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
+        return named
+
+
+def _join(above: str, step: str) -> str:
+    return f"{above}.{step}" if above else step
+
+
+class _TensorFinder:
+    """Finds the tensors inside an argument, without running any code of the objects on the way to them."""
+
+    def __init__(self) -> None:
+        self.gave_up = False
+        self._objects: set[int] = set()
+
+    def find(self, name: str, value: Any, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the tensors of a value, each with the way to it."""
+        if isinstance(value, torch.Tensor):
+            yield name, value
+            return
+        if isinstance(value, _PLAIN + _SIZES) or self.gave_up:
+            return
+        if depth > _DEPTH_LIMIT:
+            self.gave_up = True
+            return
+        for step, inner in self._open(value):
+            yield from self.find(_join(name, str(step)), inner, depth + 1)
+
+    def _open(self, value: Any) -> Iterable[tuple[Any, Any]]:
+        if isinstance(value, list | tuple | deque):
+            return enumerate(value)
+        if isinstance(value, dict):
+            return dict.items(value)
+        if isinstance(value, _CLOSED) or id(value) in self._objects:
+            return ()
+        self._objects.add(id(value))
+        self.gave_up = len(self._objects) > _OBJECT_LIMIT
+        return _attributes(value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes that an object itself holds, in its slots and its dictionary."""
+    for owner in reversed(type(value).__mro__):
+        for name, slot in vars(owner).items():
+            if isinstance(slot, MemberDescriptorType):
+                with suppress(AttributeError):  # it holds nothing yet
+                    yield name, slot.__get__(value)
+    yield from getattr(value, "__dict__", {}).items()

@@ -2,7 +2,7 @@
 
 While torch.export traces, every FX node is marked with the call that is running. torch keeps such marks
 through its decompositions, so that each node of the raw ONNX graph has one. torch's version converter and
-optimizer then rewrite that graph in place; carry follows them.
+optimizer then rewrite that graph in place: the raw graph and the finished one are the two stages of this route.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ import torch
 from onnx_ir.passes.common import InlinePass
 from torch import nn
 
-from hieronnx.attribute.carried import carry_scopes
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallRecorder
-from hieronnx.capture.captured import Annotate, Captured, ExportRequest
-from hieronnx.capture.fx_values import FxValues
+from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
+from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import first_output, walk_nodes
-from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
+from hieronnx.hierarchy.tags import CallSite
 
 _MARK = "hieronnx.call"
+_NUMBER_KEY = "hieronnx.value"
 _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_inputs": "keep_initializers_as_inputs"}
 
 
-def export_dynamo(request: ExportRequest, annotate: Annotate) -> None:
-    """Export through `torch.onnx.export(dynamo=True)` and write the file with its nodes annotated."""
+def capture_dynamo(request: ExportRequest) -> Captured:
+    """Export through `torch.onnx.export(dynamo=True)`, up to the finished model in memory."""
     watcher = _Watcher(request.model)
     options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
@@ -45,21 +44,22 @@ def export_dynamo(request: ExportRequest, annotate: Annotate) -> None:
             request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
         )
     assert program is not None  # it is None only for dynamo=False
-    model = program.model
-    embedding = annotate(watcher.carry_to(model))
-    model.metadata_props.update(embedding.model)
-    for graph, node in walk_nodes(model):
-        if request.strip_torch_metadata:
-            _strip_torch_metadata(node)
-        for key, value in embedding.nodes.get((graph, first_output(node)), {}).items():
-            node.metadata_props.setdefault(key, value)
-    with writing(request.destination):
-        program.save(request.output, **saving)
 
+    def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
+        program.model.metadata_props.update(about)
+        for graph, node in walk_nodes(program.model):
+            if request.strip_torch_metadata:
+                for key in [k for k in node.metadata_props if k.startswith("pkg.torch.") or k == "namespace"]:
+                    del node.metadata_props[key]
+            for key, value in nodes.get((graph, first_output(node)), {}).items():
+                node.metadata_props.setdefault(key, value)
+        with writing(request.destination):
+            program.save(request.output, **saving)
 
-def _strip_torch_metadata(node: ir.Node) -> None:
-    for key in [key for key in node.metadata_props if key.startswith("pkg.torch.") or key == "namespace"]:
-        del node.metadata_props[key]
+    sites, raw, passed = watcher.finish()
+    view = view_model(program.model)
+    unknown = [None] * len(view.nodes)
+    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
 
 
 class _Watcher:
@@ -67,7 +67,7 @@ class _Watcher:
 
     def __init__(self, model: nn.Module) -> None:
         self._recorder = CallRecorder(model)
-        self._passed = FxValues()
+        self._values = _FxValues()
         self._bodies: list[torch.fx.GraphModule] = []
         """Modules that Dynamo made of control flow, being traced: the outermost first."""
         self._branches: list[torch.fx.GraphModule] = []
@@ -76,7 +76,7 @@ class _Watcher:
         """The body around each that is part of another."""
         self._main_tracer: Any = None
         self._stack_calls: dict[str, CallId] = {}
-        """The calls by their keys in torch's own record, which it keeps where it makes nodes anew."""
+        """The calls by their keys in torch's own record, which it keeps where it traces again."""
         self._raw: View | None = None
         self._final: Mapping[CallId, CallId] = {}
         self._scopes: list[Attribution | None] = []
@@ -87,22 +87,20 @@ class _Watcher:
     def watching(self) -> Iterator[None]:
         """Observe torch while the context lasts."""
         with (
-            private_torch.exclusive(),
             private_torch.observe_module_calls(self._enter, self._returned, self._leave),
             private_torch.observe_fx_nodes(self._mark),
             private_torch.observe_translation(self._keep_raw),
-            self._passed.watching(),
+            self._values.watching(),
         ):
             yield
 
-    def carry_to(self, model: ir.Model) -> Captured:
-        """Attribute the nodes of the finished model from those of the raw one."""
+    def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
+        """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
-        view = view_model(model)
-        self._recorder.check_complete()
-        tree = CallTree({site.id: site.parent for site in self._recorder.sites})
-        carried = carry_scopes(self._raw, self._scopes, view, tree)
-        return Captured(tuple(self._recorder.sites), view, carried, self._passed.carry(self._final, carried))
+        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        recorded = {call: io for call, io in self._values.recorder.calls.items() if call in self._final}
+        passed = {self._final[call]: io.renumber(self._values.find_tensor) for call, io in recorded.items()}
+        return sites, Stage(self._raw, self._scopes), passed
 
     # While torch.export traces -----------------------------------------------------------------------------
 
@@ -119,15 +117,15 @@ class _Watcher:
         if call == ROOT:
             self._main_tracer = tracer
             self._stack_calls.clear()
-            self._passed.begin(tracer)
+            self._values.begin(tracer)
         if call is not None and tracer is self._main_tracer:
             self._stack_calls[traced.key] = call
-            self._passed.recorder.note_received(call, module, traced.args, traced.kwargs)
+            self._values.recorder.note_received(call, module, traced.args, traced.kwargs)
         return call
 
     def _returned(self, token: Any, result: Any) -> None:
-        if isinstance(token, CallId) and token in self._passed.recorder.exchanges:
-            self._passed.recorder.note_returned(token, result)
+        if isinstance(token, CallId) and token in self._values.recorder.calls:
+            self._values.recorder.note_returned(token, result)
 
     def _leave(self, token: Any) -> None:
         if isinstance(token, torch.fx.GraphModule):
@@ -142,18 +140,16 @@ class _Watcher:
         if node.op in ("placeholder", "output"):
             return
         custom = node.meta.get("custom") or {}
-        # torch traces a body anew, more than once, from the code that it generated for it, and gives its nodes what is
+        # torch traces a body again, more than once, from the code that it generated for it, and gives its nodes what is
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
         source = private_torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
         if source is not None:
-            self._passed.follow_line(source, node)
-        marked = None if source is None else (source.meta.get("custom") or {}).get(_MARK)
-        if marked is None and _MARK in custom:
-            return
-        if marked is None:
-            marked = self._running_call(node, source)
-        if marked is not None:
-            node.meta["custom"] = {**custom, _MARK: tuple(marked)}
+            self._values.follow_line(source, node)
+        call = None if source is None else _read_mark(source)
+        if call is None and _MARK not in custom:
+            call = self._running_call(node, source)
+        if call is not None:
+            node.meta["custom"] = {**custom, _MARK: tuple(call)}
 
     def _running_call(self, node: torch.fx.Node, source: torch.fx.Node | None) -> CallId | None:
         """Return the call that is running; inside a body that Dynamo traced, the one that Dynamo recorded there."""
@@ -161,12 +157,9 @@ class _Watcher:
         if call is None or not self._branches:
             return call
         stack = node.meta.get("nn_module_stack") or (source.meta.get("nn_module_stack") if source is not None else None)
-        found = []
-        for key, (name, _) in (stack or {}).items():
-            path = self._path_of_stack_key(str(key))
-            if path is not None:
-                found.append(((key, name), path))
-        return self._recorder.enter_recorded(self._branches[-1], found) if found else call
+        paths = [((key, name), self._path_of_stack_key(str(key))) for key, (name, _) in (stack or {}).items()]
+        known = [(key, path) for key, path in paths if path is not None]
+        return self._recorder.enter_recorded(self._branches[-1], known) if known else call
 
     def _outermost(self, body: nn.Module) -> nn.Module:
         while body in self._owners:
@@ -186,8 +179,9 @@ class _Watcher:
 
     def _keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
-        nodes = [n for g in _fx_graphs(program) for n in g.nodes if n.op == "call_function"]
-        if nodes and not any(_MARK in (node.meta.get("custom") or {}) for node in nodes):
+        graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+        nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
+        if nodes and not any(map(_read_mark, nodes)):
             self._mark_from_stacks(nodes)
         final = self._final = self._recorder.settle(self._outermost)
         if model.functions:
@@ -200,7 +194,7 @@ class _Watcher:
             InlinePass()(model)
         self._scopes = []
         self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node, final)))
-        self._passed.keep_raw(self._raw)
+        self._values.keep_raw(self._raw)
 
     def _attribute(self, node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
@@ -215,9 +209,9 @@ class _Watcher:
         source = node.meta.get("node")
         if source is None:
             return None
-        marked = (source.meta.get("custom") or {}).get(_MARK)
-        if marked is not None:
-            return CallId(*marked)
+        call = _read_mark(source)
+        if call is not None:
+            return call
         keys = list(source.meta.get("nn_module_stack") or ())
         return self._stack_calls.get(str(keys[-1])) if keys else None
 
@@ -227,16 +221,14 @@ class _Watcher:
         Dynamo does not run the modules, so that calls without an operation are not seen; and what torch set apart
         (no_grad, autocast) has the record of the operator around it. So this is no more than names.
         """
-        self._passed.recorder.clear()  # that was of an attempt that failed
+        self._values.recorder.calls.clear()  # that was of an attempt that failed
         root = self._recorder.enter(self._model)
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()
-            names = [
-                (key, name.removeprefix(private_torch.TORCH_ROOT_PREFIX).removeprefix(".")) for key, (name, _) in stack
-            ]
-            paths = [(key, name, self._path_of_stack_key(str(key)) or self._path_of_alias(name)) for key, name in names]
-            found = [((key, name), path) for key, name, path in paths if path]
-            call = self._recorder.enter_recorded("strict", found) if stack else None
+            names = [(key, private_torch.strip_root(name)) for key, (name, _) in stack]
+            paths = [(item, self._path_of_stack_key(str(item[0])) or self._path_of_alias(item[1])) for item in names]
+            known = [(item, path) for item, path in paths if path]
+            call = self._recorder.enter_recorded("strict", known) if stack else None
             if call is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
@@ -250,7 +242,112 @@ class _Watcher:
             return None
 
 
-def _fx_graphs(program: torch.export.ExportedProgram) -> Iterator[torch.fx.Graph]:
-    for module in program.graph_module.modules():
-        if isinstance(module, torch.fx.GraphModule):
-            yield module.graph
+def _read_mark(node: torch.fx.Node) -> CallId | None:
+    mark = (node.meta.get("custom") or {}).get(_MARK)
+    return None if mark is None else CallId(*mark)
+
+
+class _FxValues:
+    """Follows the tensors that calls receive and return from the trace to the raw ONNX graph.
+
+    Their FX nodes get numbers, in metadata that copies of a graph keep, and are followed where torch traces again.
+    """
+
+    def __init__(self) -> None:
+        self.recorder = IORecorder(self._number_tensors)
+        self._tracer: Any = None
+        self._versions: dict[torch.fx.Node, int] = {}
+        """How often the memory of a node's tensor had been written to when the node was made."""
+        self._nodes: list[torch.fx.Node] = []
+        """The nodes by their numbers."""
+        self._retraced: dict[int, int] = {}
+        """For each number the one of the node that stands for its tensor since torch traced it again."""
+        self._line: torch.fx.Node | None = None
+        """The node whose line of generated code made the latest node."""
+        self._values: dict[int, Any] = {}
+        """The value of the raw ONNX graph for each number, right after torch translated it."""
+        self._tensors: dict[int, int] = {}
+        """The tensor of the raw graph's view for each number."""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe torch while the context lasts."""
+        with (
+            private_torch.observe_traced_tensors(self._note_version),
+            private_torch.observe_retraced_nodes(self._follow),
+            private_torch.observe_translated_graphs(self._keep_values),
+        ):
+            yield
+
+    def begin(self, tracer: Any) -> None:
+        """Begin again with a tracer that runs the model."""
+        self._tracer = tracer
+        self.recorder.calls.clear()
+        self._retraced.clear()
+
+    def _note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        if not tensor.is_inference():
+            self._versions[node] = tensor._version
+
+    def _number_tensors(self, tensors: Sequence[torch.Tensor]) -> Iterator[int | None]:
+        return map(self._number_tensor, tensors)
+
+    def _number_tensor(self, tensor: torch.Tensor) -> int | None:
+        node = private_torch.traced_node(tensor, self._tracer)
+        # A node has the value of its tensor at that time; others may have written to its memory since.
+        if node is None or tensor.is_inference() or self._versions.get(node) != tensor._version:
+            return None
+        return self._number_of(node)
+
+    def _number_of(self, node: torch.fx.Node) -> int:
+        number: int | None = node.meta.get(_NUMBER_KEY)
+        if number is None:
+            number = node.meta[_NUMBER_KEY] = len(self._nodes)
+            self._nodes.append(node)
+        return number
+
+    def _follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        number = old.meta.get(_NUMBER_KEY)
+        if number is not None and old is not new:
+            self._retraced[number] = self._number_of(new)
+
+    def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
+
+        torch runs the code of a region that it set apart, such as one without gradients, where it traces it again.
+        """
+        number = old.meta.get(_NUMBER_KEY)
+        if number is not None:
+            if old is self._line:  # it became more than one
+                self._retraced.pop(number, None)
+            elif _out_of_place_name(old) == _out_of_place_name(new):
+                self._retraced[number] = self._number_of(new)
+        self._line = old
+
+    def _keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
+        self._values = {}  # the main graph comes last
+        for node in graph.nodes:
+            number = node.meta.get(_NUMBER_KEY)
+            # Nodes that torch adds may have the metadata of others; parameters get theirs back after a new trace.
+            if number is not None and node.name in values and (node is self._nodes[number] or node.op == "placeholder"):
+                self._values[number] = values[node.name]
+
+    def keep_raw(self, raw: View) -> None:
+        """Find the values in the raw graph while they have its names: torch renames them as it optimizes."""
+        named = {raw.names[tensor]: tensor for tensor, graph in enumerate(raw.tensor_graphs) if graph == 0}
+        names = {number: getattr(value, "name", None) for number, value in self._values.items()}
+        self._tensors = {number: named[name] for number, name in names.items() if name in named}
+        self._values.clear()
+
+    def find_tensor(self, number: int) -> int | None:
+        """Return the tensor of the raw graph for a number: of the latest node that stands for it and is there."""
+        tensor = self._tensors.get(number)
+        while number in self._retraced:
+            number = self._retraced[number]
+            tensor = self._tensors.get(number, tensor)
+        return tensor
+
+
+def _out_of_place_name(node: torch.fx.Node) -> str:
+    """Name what a node does, whether or not it works in place: traced again, it does not."""
+    return str(node.target).replace("_.", ".")

@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._decomp import decomposition_table
-from torch._ops import HigherOrderOperator, OpOverload
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.private_torch import (
+    HigherOrderOperator,
+    OpOverload,
+    TorchDispatchMode,
+    decomposition_table,
+    disable_dispatch_modes,
+    is_functorch_wrapped_tensor,
+    tree_leaves,
+)
 from hieronnx.capture.untouched import copy_tensor, untouched
 from hieronnx.hierarchy.records import ROOT, CallId
 from hieronnx.hierarchy.tags import CallSite
@@ -201,7 +205,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._recorder.current or ROOT
 
     def _note_op(self, func: Any, reads: tuple[int, ...], result: object, *, writes: bool) -> None:
-        with _disable_current_modes():
+        with disable_dispatch_modes():
             tensors = [leaf for leaf in tree_leaves(result) if _holds_values(leaf)]
             gives = tuple(self._numbers.add(tensor) for tensor in tensors)
             self._kept.update((number, self._keep(tensor)) for number, tensor in zip(gives, tensors, strict=True))
@@ -214,7 +218,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         Parameters are kept only where that is asked for: there are many, and who wants them has them.
         """
-        with _disable_current_modes():
+        with disable_dispatch_modes():
             return tuple(self._note_read(leaf, kept) for leaf in tree_leaves(values) if _holds_values(leaf))
 
     def _note_read(self, tensor: Tensor, kept: bool) -> int:
@@ -237,7 +241,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for position, argument in arguments
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
-        with _disable_current_modes():
+        with disable_dispatch_modes():
             for leaf in tree_leaves(written):
                 if _holds_values(leaf):
                     self._numbers.note_write(leaf, len(self.ops))

@@ -9,13 +9,14 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.capture.draw import Limits, draw, make_generator, read_device
 from hieronnx.capture.pretrained import is_pretrained, make_pretrained
 from hieronnx.capture.specs import (
     Given,
     InputSpec,
+    Limits,
     Parameters,
     describe_missing,
+    draw_all,
     read_example,
     required,
     suggest,
@@ -38,21 +39,15 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
     Raises:
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.
     """
-    parameters = _read_parameters(model)
+    parameters = inspect.signature(model.forward).parameters
     given = _index_specs(specs)
     _check_names(model, parameters, given, what="input")
     example = read_example(model, "example_inputs", parameters)
     if example is None and is_pretrained(model):
-        made = make_pretrained(model, parameters, given)
-    else:
-        if example is None:
-            example = read_example(model, "dummy_inputs", parameters)
-        made = _make_plain(model, parameters, given, example)
-    return _sort(made, parameters)
-
-
-def _read_parameters(model: nn.Module) -> Parameters:
-    return inspect.signature(model.forward).parameters
+        return _sort(make_pretrained(model, parameters, given), parameters)
+    if example is None:
+        example = read_example(model, "dummy_inputs", parameters)
+    return _sort(_make_plain(model, parameters, given, example), parameters)
 
 
 def _index_specs(specs: Iterable[InputSpec]) -> dict[str, InputSpec]:
@@ -67,21 +62,19 @@ def _index_specs(specs: Iterable[InputSpec]) -> dict[str, InputSpec]:
 def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [p.name for p in parameters.values() if p.kind in by_name]
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    for name in names:
         # A model that takes anything is trusted with it, but for a name so near that it must be a slip.
-        wrong = [name for name in names if name not in known and suggest(name, known, cutoff=0.85)]
-    else:
-        wrong = [name for name in names if name not in known]
-    for name in wrong:
+        if name in known or (takes_any and not suggest(name, known, cutoff=0.85)):
+            continue
         hint = suggest(name, known) or f"; its parameters are {', '.join(known) or 'none'}"
         raise InputError(f"no {what} '{name}' in {type(model).__name__}.forward{hint}")
 
 
-def _sort(made: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+def _sort(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Order inputs by the signature; what only **kwargs takes comes last."""
-    names = [name for name in parameters if name in made]
-    names += [name for name in made if name not in parameters]
-    return {name: made[name] for name in names}
+    positions = {name: position for position, name in enumerate(parameters)}
+    return dict(sorted(inputs.items(), key=lambda item: positions.get(item[0], len(positions))))
 
 
 # --- a plain module -------------------------------------------------------------------------------
@@ -95,26 +88,19 @@ def _make_plain(
 ) -> dict[str, Any]:
     if example is not None and not given:
         return dict(example)
-    generator = make_generator()
-    device = read_device(model)
-    made: dict[str, Any] = {name: draw(spec, generator, Limits()).to(device) for name, spec in given.items()}
+    inputs: dict[str, Any] = dict(draw_all(model, dict.fromkeys(given.values(), Limits())))
     # Beside given inputs only the required ones are taken over: an optional one may be of another size.
-    missing = [name for name in required(parameters) if name not in made]
-    made |= {name: example[name] for name in missing if example and name in example}
-    _check_complete(model, parameters, made)
-    return made
-
-
-def _check_complete(model: nn.Module, parameters: Parameters, made: Mapping[str, Any]) -> None:
-    name = type(model).__name__
+    missing = [name for name in required(parameters) if name not in inputs]
+    inputs |= {name: example[name] for name in missing if example and name in example}
     kinds = {p.name: p.kind for p in parameters.values()}
     unnamed = [p for p in required(parameters) if kinds[p] is inspect.Parameter.POSITIONAL_ONLY]
-    if unnamed or (not made and set(kinds.values()) & {inspect.Parameter.VAR_POSITIONAL}):
-        takes = ", ".join(unnamed) or "its inputs"
-        raise InputError(f"{name}.forward takes {takes} by position only; export it from Python, with args=…")
-    missing = [parameter for parameter in required(parameters) if parameter not in made]
+    if unnamed or (not inputs and inspect.Parameter.VAR_POSITIONAL in kinds.values()):
+        takes = f"{type(model).__name__}.forward takes {', '.join(unnamed) or 'its inputs'}"
+        raise InputError(f"{takes} by position only; export it from Python, with args=…")
+    missing = [name for name in missing if name not in inputs]
     if missing:
         raise InputError(describe_missing(model, missing))
+    return inputs
 
 
 # --- dynamic axes ---------------------------------------------------------------------------------
@@ -133,8 +119,9 @@ def to_dynamic_shapes(
     """
     if not dynamic:
         return None
-    _check_dynamic(model, kwargs, dynamic)
-    parameters = _read_parameters(model)
+    parameters = inspect.signature(model.forward).parameters
+    _check_names(model, parameters, dynamic, what="dynamic input")
+    _check_axes(kwargs, dynamic)
     shapes: dict[str, Any] = {}
     for name in _sort(kwargs, parameters):
         axes = dict(dynamic[name]) if name in dynamic else None
@@ -146,8 +133,7 @@ def to_dynamic_shapes(
     return shapes
 
 
-def _check_dynamic(model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]) -> None:
-    _check_names(model, _read_parameters(model), dynamic, what="dynamic input")
+def _check_axes(kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]) -> None:
     for name, axes in dynamic.items():
         if name not in kwargs:
             hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"

@@ -8,20 +8,20 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hieronnx.capture.draw import Limits, draw, make_generator, read_device
 from hieronnx.capture.specs import (
     Given,
     InputSpec,
+    Limits,
     Parameters,
     describe,
     describe_missing,
+    draw_all,
     read_example,
     required,
 )
 from hieronnx.errors import InputError
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 _Shape: TypeAlias = tuple[int, ...]
@@ -106,10 +106,11 @@ def make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> d
         _check_spec(model, spec)
     names = _choose_names(model, parameters, given)
     shapes = {name: _list_shapes(model, name, given) for name in names if name in _MEANINGS}
-    shapes = {name: found for name, found in shapes.items() if found}
+    shapes = {name: possible for name, possible in shapes.items() if possible}
     rest = _take_dummies(model, parameters, [name for name in names if name not in shapes])
     candidates = [
-        {**_draw_all(model, [*given.values(), *_make_specs(model, choice)]), **rest} for choice in _combine(shapes)
+        {**_draw_inputs(model, [*given.values(), *_make_specs(model, dict(zip(shapes, choice, strict=True)))]), **rest}
+        for choice in product(*shapes.values())
     ]
     return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
 
@@ -145,11 +146,9 @@ def _list_modalities(model: nn.Module, parameters: Parameters) -> list[str]:
     modalities: Any = getattr(model, "input_modalities", ())
     if isinstance(modalities, str):
         return []
-    placeholders = ("{}_token_id", "{}_token_index")
     names = []
     for modality in modalities:
-        fields = tuple(field.format(modality) for field in placeholders)
-        if _read_config(model.config, fields) is None:
+        if _read_config(model.config, (f"{modality}_token_id", f"{modality}_token_index")) is None:
             names += [name for name in _MODALITIES.get(modality, ()) if name in parameters][:1]
     return names
 
@@ -165,12 +164,17 @@ def _read_size(model: nn.Module, size: str, parameter: str, given: Given) -> int
     if size in ("batch", "sequence"):
         return _read_text_size(model, size, parameter, given)
     fields, default = _SIZES[size]
-    found = _read_config(model.config, fields)
-    if isinstance(found, (list, tuple)) and found:
-        found = found[-1] if size == "width" else found[0]
-    if not isinstance(found, int):
+    number = _read_config(model.config, fields)
+    if isinstance(number, (list, tuple)) and number:
+        number = number[-1] if size == "width" else number[0]
+    if not isinstance(number, int):
         return default
-    return found * _count_stride(model) if size == "positions" else found
+    if size != "positions":
+        return number
+    from torch import nn
+
+    # The model's 1-d convolutions shorten a sequence.
+    return number * prod(module.stride[0] for module in model.modules() if isinstance(module, nn.Conv1d))
 
 
 def _read_text_size(model: nn.Module, size: str, parameter: str, given: Given) -> int:
@@ -189,31 +193,13 @@ def _read_text_size(model: nn.Module, size: str, parameter: str, given: Given) -
     return min(default, limit) if axis == 1 and isinstance(limit, int) and limit > 0 else default
 
 
-def _count_stride(model: nn.Module) -> int:
-    """Return by how much the model's 1-d convolutions shorten a sequence."""
-    from torch import nn
-
-    return prod(module.stride[0] for module in model.modules() if isinstance(module, nn.Conv1d))
-
-
-def _combine(shapes: Mapping[str, tuple[_Shape, ...]]) -> Iterator[dict[str, _Shape]]:
-    for choice in product(*shapes.values()):
-        yield dict(zip(shapes, choice, strict=True))
-
-
 def _make_specs(model: nn.Module, shapes: Mapping[str, _Shape]) -> list[InputSpec]:
-    floating = str(_read_dtype(model)).removeprefix("torch.")
+    dtypes = (parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point)
+    floating = str(next(dtypes, "float32")).removeprefix("torch.")
     return [
         InputSpec(name, floating if _MEANINGS[name].values == "floats" else "int64", shape)
         for name, shape in shapes.items()
     ]
-
-
-def _read_dtype(model: nn.Module) -> torch.dtype:
-    import torch
-
-    dtypes = (parameter.dtype for parameter in model.parameters())
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.float32)
 
 
 def _check_spec(model: nn.Module, spec: InputSpec) -> None:
@@ -232,20 +218,17 @@ def _check_spec(model: nn.Module, spec: InputSpec) -> None:
 
 def _name_sizes(model: nn.Module, shape: Sequence[str]) -> tuple[str | int, ...]:
     """Replace the sizes that the weights depend on by their numbers."""
-    found = {size: _read_config(model.config, _SIZES[size][0]) for size in _FIXED_SIZES}
-    return tuple(found[size] if isinstance(found.get(size), int) else size for size in shape)
+    fixed = {size: _read_config(model.config, _SIZES[size][0]) for size in _FIXED_SIZES}
+    return tuple(fixed[size] if isinstance(fixed.get(size), int) else size for size in shape)
 
 
 def _fits(shape: Sequence[int], expected: Sequence[str | int]) -> bool:
-    return len(shape) == len(expected) and all(
-        isinstance(wanted, str) or size == wanted for size, wanted in zip(shape, expected, strict=True)
-    )
+    pairs = zip(shape, expected, strict=False)
+    return len(shape) == len(expected) and all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
 
 
-def _draw_all(model: nn.Module, specs: Iterable[InputSpec]) -> dict[str, Any]:
-    generator = make_generator()
-    device = read_device(model)
-    return {spec.name: draw(spec, generator, _read_limits(model, spec.name)).to(device) for spec in specs}
+def _draw_inputs(model: nn.Module, specs: Iterable[InputSpec]) -> dict[str, Any]:
+    return dict(draw_all(model, {spec: _read_limits(model, spec.name) for spec in specs}))
 
 
 def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -266,15 +249,12 @@ def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[st
     finally:
         for module, training in modes:
             module.training = training
-    tried = " and ".join(_describe_shapes(inputs) for inputs in candidates)
+    shapes = (", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items()) for inputs in candidates)
+    tried = " and ".join(shapes)
     raise InputError(
         f"{type(model).__name__} did not run with the inputs made from its config ({tried}); "
         f"pass --input name=dtype[shape]. The last error: {describe(errors[-1])}"
     ) from errors[-1]
-
-
-def _describe_shapes(inputs: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items())
 
 
 # --- reading configs ------------------------------------------------------------------------------

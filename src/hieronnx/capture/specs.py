@@ -1,4 +1,4 @@
-"""Specs of inputs, and what a model's forward and its own examples say of them."""
+"""Specs of inputs, the values drawn for them, and what a model's forward and its own examples say of inputs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from hieronnx.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import nn
+    import torch
+    from torch import Tensor, nn
 
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 Given: TypeAlias = Mapping[str, "InputSpec"]
 
-DTYPES = (
-    "float32",
-    "float16",
-    "bfloat16",
-    "float64",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-    "bool",
-)
+DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +51,63 @@ class InputSpec:
             raise InputError(f"input '{self.name}': range {list(self.range)} must be [lowest, highest]")
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How to choose an input's values: by `kind`, below `count`, without `excluded`, `end` in last place."""
+
+    kind: str = ""
+    count: int = 2
+    excluded: frozenset[int] = frozenset()
+    end: int | None = None
+
+
+def draw_all(model: nn.Module, specs: Mapping[InputSpec, Limits]) -> dict[str, Tensor]:
+    """Make inputs where a model's parameters are: the same values each time, from no global generator."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    first = next(model.parameters(), None)
+    device = torch.device("cpu") if first is None else first.device
+    return {spec.name: _draw(spec, generator, limits).to(device) for spec, limits in specs.items()}
+
+
+def _draw(spec: InputSpec, generator: torch.Generator, limits: Limits) -> Tensor:
+    """Make the values of one input."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if spec.range is not None:
+        return _draw_range(spec, generator, dtype)
+    if limits.kind == "mask":  # a mask of ones alone would be folded away
+        mask = torch.ones(spec.shape, dtype=dtype)
+        if spec.shape and spec.shape[-1] > 1:
+            mask.view(-1)[-1:] = 0
+        return mask
+    if dtype.is_floating_point:
+        return torch.randn(spec.shape, generator=generator).to(dtype)
+    allowed = [value for value in range(limits.count) if value not in limits.excluded]
+    choice = torch.tensor(allowed or [0])
+    drawn = choice[torch.randint(len(choice), spec.shape, generator=generator)]
+    if limits.end is not None:
+        drawn[..., -1:] = limits.end
+    return drawn.to(dtype)
+
+
+def _draw_range(spec: InputSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+    import torch
+
+    low, high = spec.range or (0, 1)
+    if dtype.is_floating_point:
+        return (low + (high - low) * torch.rand(spec.shape, generator=generator)).to(dtype)
+    bounds = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if not (bounds[0] <= low and high <= bounds[1] and low == int(low) and high == int(high)):
+        raise InputError(
+            f"input '{spec.name}': range [{low}, {high}] must be of whole numbers "
+            f"between {bounds[0]} and {bounds[1]} for {spec.dtype}"
+        )
+    return torch.randint(int(low), int(high) + 1, spec.shape, generator=generator).to(dtype)
+
+
 def required(parameters: Parameters) -> list[str]:
     """List the parameters that a call must pass."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -72,24 +119,22 @@ def read_example(model: nn.Module, attribute: str, parameters: Parameters) -> di
     from torch import Tensor, nn
 
     try:
-        found = getattr(model, attribute, None)
-        if callable(found) and not isinstance(found, nn.Module):
-            found = found()
+        example = getattr(model, attribute, None)
+        if callable(example) and not isinstance(example, nn.Module):
+            example = example()
     except Exception as error:
         raise InputError(f"{type(model).__name__}.{attribute} raised {describe(error)}") from error
-    if isinstance(found, Mapping):
-        return dict(found)
-    if isinstance(found, Tensor):
-        found = (found,)
-    return dict(zip(parameters, found, strict=False)) if isinstance(found, (tuple, list)) else None
+    if isinstance(example, Mapping):
+        return dict(example)
+    values = (example,) if isinstance(example, Tensor) else example
+    return dict(zip(parameters, values, strict=False)) if isinstance(values, (tuple, list)) else None
 
 
 def describe_missing(model: nn.Module, missing: Sequence[str]) -> str:
     """Return what to say where nothing tells how to make some inputs."""
     options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
-    listed = ", ".join(missing)
     return (
-        f"cannot tell what {type(model).__name__}.forward takes as {listed}; "
+        f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
         f"pass {options}, for example --input '{missing[0]}=float32[1,3]'"
     )
 

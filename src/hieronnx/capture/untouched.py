@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+
+from hieronnx.capture.private_torch import tree_leaves
 
 _Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 

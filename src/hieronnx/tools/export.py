@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, require, writing
+from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
-from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.results import WritingResult
@@ -24,11 +24,11 @@ from hieronnx.tools.results import WritingResult
 if TYPE_CHECKING:
     from torch import nn
 
-    from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.captured import Captured, ExportRequest
     from hieronnx.tools.compare import CompareResult
 
-_EXPORTERS = ("auto", "dynamo", "torchscript")
-_STRATEGIES = ("captured", "htp", "usage_based")
+Exporter: TypeAlias = Literal["auto", "dynamo", "torchscript"]
+ExportStrategy: TypeAlias = Literal["captured", "htp", "usage_based"]
 _LOG = logging.getLogger("hieronnx")
 
 
@@ -52,11 +52,12 @@ class ExportResult(WritingResult):
 def export(
     model: nn.Module,
     args: Any = (),
+    output: str | os.PathLike[str] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
-    output: str | os.PathLike[str],
-    exporter: str = "auto",
-    strategy: str = "captured",
+    f: str | os.PathLike[str] | None = None,
+    exporter: Exporter = "auto",
+    strategy: ExportStrategy = "captured",
     torch_nn: str = "default",
     embed: bool = True,
     sidecar: bool = True,
@@ -73,8 +74,9 @@ def export(
     Args:
         model: The model, in the mode in which it is to be exported.
         args: Example inputs by position.
-        kwargs: Example inputs by keyword.
         output: Where to write; the sidecar goes beside it.
+        kwargs: Example inputs by keyword.
+        f: The same as `output`, as `torch.onnx.export` spells it.
         exporter: `dynamo`, `torchscript`, or `auto`: dynamo, and TorchScript where that fails.
         strategy: How nodes are attributed: `captured`, what the exporter itself recorded; or as `annotate` does it,
             `htp` or `usage_based`.
@@ -91,28 +93,44 @@ def export(
         ExportError: If torch cannot export the model, or the files cannot be written. Nothing is left behind.
 
     Example:
-        >>> result = hieronnx.export(model, (x,), output="model.onnx")
+        >>> result = hieronnx.export(model, (x,), "model.onnx")
         >>> result.hierarchy.coverage()
         1.0
     """
     _require_torch()
+    from hieronnx.attribute.captured import attribute_captured
+    from hieronnx.attribute.file import attribute_file
     from hieronnx.capture.captured import ExportRequest
 
-    options = _Options(exporter, strategy, torch_nn, embed, sidecar)
-    destination = _check(model, options, Path(output), torch_options)
+    destination = _choose_output(output, f)
+    _check(model, exporter, strategy, destination, torch_options)
+    policy = _parse_policy(torch_nn)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with staging(destination) as staged, _undisturbed(model):
         request = ExportRequest(
             model, given, dict(kwargs or {}), staged, destination, torch_options, strip_torch_metadata
         )
-        used, fallback = _run_routes(request, options, report)
+        used, captured, fallback = _capture(request, exporter, report)
+        own = strategy == "captured"
+        hierarchy = attribute_captured(captured, model, policy) if own else None
+        _write_model(captured, used, hierarchy if embed else None)
+        if hierarchy is None:
+            opened = open_model(staged)
+            hierarchy = attribute_file(opened, model, given, request.kwargs, strategy=strategy, policy=policy).hierarchy
+        described = replace(hierarchy, model={"class": type(model).__qualname__})
+        if sidecar or not own:  # what was captured is in the file already
+            inside = None if own else embed
+            with writing(destination):
+                write(staged, described, staged, exporter=used, embed=inside, sidecar=sidecar, view=captured.view)
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)
     report("reading back")
-    result = _read_back(destination, options, used, fallback)
-    _note_opset(result, torch_options.get("opset_version"))
+    # From the files as they are on disk, not from what was meant to be written.
+    hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
+    result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
+    _warn_of_opset(result, torch_options.get("opset_version"))
     if verify_topology:
         report("exporting with torch alone")
         result = replace(result, topology=_compare_with_baseline(request, used))
@@ -127,8 +145,8 @@ class HierarchyExporter:
         >>> HierarchyExporter(exporter="dynamo").export(model, {"x": x}, "model.onnx")
     """
 
-    strategy: str = "captured"
-    exporter: str = "auto"
+    strategy: ExportStrategy = "captured"
+    exporter: Exporter = "auto"
     torch_nn: str = "default"
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -136,29 +154,12 @@ class HierarchyExporter:
         self, model: nn.Module, example_inputs: Any, output_path: str | os.PathLike[str], **options: Any
     ) -> ExportResult:
         """Export one model; `example_inputs` is a tuple of positional inputs or a dict of keyword inputs."""
-        by_keyword = isinstance(example_inputs, Mapping)
-        return export(
-            model,
-            () if by_keyword else example_inputs,
-            example_inputs if by_keyword else None,
-            output=output_path,
-            **{
-                "strategy": self.strategy,
-                "exporter": self.exporter,
-                "torch_nn": self.torch_nn,
-                **self.options,
-                **options,
-            },
-        )
+        args, kwargs = ((), example_inputs) if isinstance(example_inputs, Mapping) else (example_inputs, None)
+        own = {"strategy": self.strategy, "exporter": self.exporter, "torch_nn": self.torch_nn}
+        return export(model, args, output_path, kwargs, **{**own, **self.options, **options})
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    exporter: str
-    strategy: str
-    torch_nn: str
-    embed: bool
-    sidecar: bool
+# -- checks -----------------------------------------------------------------------------------------------
 
 
 def _require_torch() -> None:
@@ -166,96 +167,84 @@ def _require_torch() -> None:
         raise MissingExtraError("torch and onnxscript", "torch")
 
 
-def _check(model: nn.Module, options: _Options, output: Path, torch_options: Mapping[str, Any]) -> Path:
+def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[str] | None) -> Path:
+    if output is not None and f is not None:
+        raise InputError("output= and f= both say where to write; give one of them")
+    path = f if output is None else output
+    if path is None:
+        raise InputError("nothing says where to write; give output=, such as output='model.onnx'")
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"the output is a {type(path).__name__}; give a path, and keyword inputs as kwargs=")
+    return Path(path)
+
+
+def _check(model: nn.Module, exporter: str, strategy: str, output: Path, torch_options: Mapping[str, Any]) -> None:
     """Refuse what cannot work before anything is run."""
     from torch import nn, onnx
 
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
-    check_known("exporter", options.exporter, _EXPORTERS)
-    check_known("strategy", options.strategy, _STRATEGIES)
-    if options.strategy == "htp":
+    check_known("exporter", exporter, get_args(Exporter))
+    check_known("strategy", strategy, get_args(ExportStrategy))
+    if strategy == "htp":
         require("onnxruntime", "runtime")
-    for name in TagPolicy.parse(options.torch_nn).torch_nn or ():
-        check_known("class in torch.nn", name, dir(nn))
-    if reserved := sorted({"dynamo", "f", "verbose"} & set(torch_options)):
+    if reserved := sorted({"dynamo", "verbose"} & set(torch_options)):
         raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
     for name in torch_options:
         check_known("option", name, list(inspect.signature(onnx.export).parameters))
     check_output(output, ())
-    return output
 
 
-# -- the routes -------------------------------------------------------------------------------------------
+def _parse_policy(torch_nn: str) -> TagPolicy:
+    from torch import nn
+
+    policy = TagPolicy.parse(torch_nn)
+    for name in policy.torch_nn or ():
+        check_known("class in torch.nn", name, dir(nn))
+    return policy
 
 
-def _run_routes(request: ExportRequest, options: _Options, report: Callable[[str], None]) -> tuple[str, str | None]:
-    """Run the route that was asked for; for `auto`, dynamo and then TorchScript. Return which, and why not dynamo."""
-    names = ("dynamo", "torchscript") if options.exporter == "auto" else (options.exporter,)
+# -- capture and write ------------------------------------------------------------------------------------
+
+
+def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
+    """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
+    from hieronnx.capture.routes import capture_export
+
+    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
     failures: dict[str, Exception] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            _run_route(name, request, options)
+            captured = capture_export(request, name)
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
             failures[name] = error
-            _empty(request.output.parent)
-            if options.exporter == "auto" and name == "dynamo":
+            for path in request.output.parent.iterdir():
+                path.unlink()
+            if name != names[-1]:
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
             continue
-        return name, first_line(failures["dynamo"]) if failures else None
+        return name, captured, first_line(failures["dynamo"]) if failures else None
     raise _failed(failures) from next(iter(failures.values()))
 
 
-def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
-    """Run one route, and write the sidecar beside the file that it staged."""
-    from hieronnx.attribute.captured import attribute_captured, embed
-    from hieronnx.capture.captured import Captured, Embedding
-    from hieronnx.capture.dynamo import export_dynamo
-    from hieronnx.capture.torchscript import export_torchscript
-
-    policy = TagPolicy.parse(options.torch_nn)
-    held: list[tuple[Hierarchy, View]] = []
-
-    def annotate(captured: Captured) -> Embedding:
-        if options.strategy != "captured":
-            return Embedding({}, {})
-        hierarchy = attribute_captured(captured, request.model, policy)
-        held.append((hierarchy, captured.view))
-        return embed(hierarchy) if options.embed else Embedding({}, {})
-
-    run = export_dynamo if name == "dynamo" else export_torchscript
-    run(request, annotate)
-    if options.strategy != "captured":
-        _attribute_file(name, request, options)
-    elif options.sidecar:
-        hierarchy, view = held[-1]
-        described = replace(hierarchy, model={"class": type(request.model).__qualname__})
-        with writing(request.destination):
-            write(request.output, described, request.output, exporter=name, embed=None, view=view)
-
-
-def _attribute_file(exporter: str, request: ExportRequest, options: _Options) -> None:
-    """Attribute the file that a route has staged by another strategy than what the route captured."""
-    from hieronnx.attribute.file import attribute_file
-
-    found = attribute_file(
-        open_model(request.output),
-        request.model,
-        request.args,
-        request.kwargs,
-        strategy=options.strategy,
-        policy=TagPolicy.parse(options.torch_nn),
-    )
-    described = replace(found.hierarchy, model={"class": type(request.model).__qualname__})
-    write(request.output, described, request.output, exporter=exporter, embed=options.embed, sidecar=options.sidecar)
+def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
+    """Write the model, with a hierarchy inside if one is given."""
+    nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
+    about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
+    try:
+        captured.write(nodes, about)
+    except (HieronnxError, MemoryError):
+        raise
+    except Exception as error:
+        raise _failed({exporter: error}) from error
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
-    from hieronnx.capture.baseline import export_baseline
+    from hieronnx.capture.routes import export_baseline
     from hieronnx.tools.compare import compare
 
     with staging(request.destination) as staged, _undisturbed(request.model):
@@ -266,8 +255,7 @@ def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResu
                 f"'{request.destination}' was written, but torch alone could not export the model to compare with "
                 f"({first_line(error)})"
             ) from error
-        found = compare(staged, request.destination)
-        return replace(found, a="torch.onnx.export")
+        return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
 def first_line(error: BaseException) -> str:
@@ -291,14 +279,6 @@ def _failed(failures: Mapping[str, Exception]) -> ExportError:
     return ExportError(f"torch could not export the model ({causes}); {remedy}")
 
 
-# -- files and state --------------------------------------------------------------------------------------
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-
-
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
@@ -316,15 +296,8 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def _note_opset(result: ExportResult, asked: int | None) -> None:
-    """Say so if the file has another opset than was asked for: torch keeps what it cannot convert, without a word."""
+def _warn_of_opset(result: ExportResult, asked: int | None) -> None:
+    """Warn where the file has another opset than was asked for: torch keeps silent where it cannot convert."""
     written = result.hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):
         _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
-
-
-def _read_back(output: Path, options: _Options, exporter: str, fallback: str | None) -> ExportResult:
-    """Count from the files as they are on disk, not from what was meant to be written."""
-    sidecar = sidecar_path(output) if options.sidecar else None
-    hierarchy = load(output) if options.sidecar or options.embed else Hierarchy({}, (), ())
-    return ExportResult(output, sidecar, exporter, hierarchy, fallback)

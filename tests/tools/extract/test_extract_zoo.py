@@ -247,7 +247,7 @@ def test_parts_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_p
     inputs = named_inputs(name, model)
     with quiet():
         options = dynamic_options(name, exporter, inputs)
-        hieronnx.export(model, (), inputs, output=path, exporter=exporter, **options)
+        hieronnx.export(model, (), path, inputs, exporter=exporter, **options)
     checked = PartCheck(path, model, (), {key: tree_map(lambda leaf: widen(name, leaf), inputs[key]) for key in inputs})
     verdicts = checked.check_all()
     assert not verdicts.wrong

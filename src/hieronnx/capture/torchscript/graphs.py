@@ -1,18 +1,49 @@
-"""A TorchScript graph as a view, the same as carry takes of an ONNX model."""
+"""Reading TorchScript graphs: their nodes and values, and a graph as a view, the same as of an ONNX model."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from hieronnx.capture.private_torch import node_blocks, node_inputs, node_outputs
-from hieronnx.graph.view import NO_TENSOR, View, ViewGraph, ViewNode
+from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewGraph, ViewNode
 from hieronnx.graph.walks import body_key
 
-_SMALL_TENSOR_BYTES = 1024
+_WITH_BLOCKS = frozenset({"onnx::If", "onnx::Loop", "onnx::Scan", "onnx::SequenceMap"})
+_WITHOUT_BLOCKS = frozenset({"prim::Constant", "prim::ListConstruct", "prim::ListUnpack", "prim::TupleConstruct"})
+
+
+def node_outputs(node: torch.Node) -> list[torch.Value]:
+    """Return a node's outputs; torch's own iterator over them takes thirty times as long."""
+    return [node.outputsAt(index) for index in range(node.outputsSize())]
+
+
+def node_inputs(node: torch.Node) -> list[torch.Value]:
+    """Return a node's inputs, as fast as `node_outputs`."""
+    return [node.inputsAt(index) for index in range(node.inputsSize())]
+
+
+def node_blocks(node: torch.Node) -> list[Any]:
+    """Return a node's blocks, without asking those kinds that have none: asking takes long."""
+    kind = node.kind()
+    plain = kind.startswith("aten::") or kind in _WITHOUT_BLOCKS
+    return [] if plain or (kind.startswith("onnx::") and kind not in _WITH_BLOCKS) else list(node.blocks())
+
+
+def first_number(node: torch.Node) -> int:
+    """Return torch's number of a node's first value; -1 where it has none."""
+    return node.outputsAt(0).unique() if node.outputsSize() else -1
+
+
+def all_values(graph: Any) -> Iterator[torch.Value]:
+    """Yield the values of a graph or block, in order."""
+    yield from graph.inputs()
+    for node in graph.nodes():
+        yield from node_outputs(node)
+        for block in node_blocks(node):
+            yield from all_values(block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +53,11 @@ class TorchView:
     view: View
     nodes: list[torch.Node]
     values: list[torch.Value]
+
+    @property
+    def tensors(self) -> dict[int, int]:
+        """The tensors by torch's numbers for their values."""
+        return {int(name): tensor for tensor, name in enumerate(self.view.names)}
 
     def with_final_names(self) -> View:
         """Return the view under the names that its values have by now, which are those in the file."""
@@ -71,21 +107,22 @@ class _TorchViewBuilder:
 
     def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
         view = self.view
-        made = node_outputs(node)
         if node.mustBeNone():
-            self._numbers.update((value.unique(), NO_TENSOR) for value in made)
+            self._numbers.update((value.unique(), NO_TENSOR) for value in node_outputs(node))
             return
         inputs = tuple(self._number(value, graph) for value in node_inputs(node))
-        outputs = tuple(self._number(value, graph) for value in made)
-        start, known = len(view.nodes), len(view.names)
+        outputs = tuple(self._number(value, graph) for value in node_outputs(node))
+        start, outer = len(view.nodes), len(view.names)
         bodies = tuple(
             self.add_block(block, body_key(key, view.names[outputs[0]] if outputs else "", label), label)
             for label, block in _labelled_blocks(node)
         )
-        captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < known)
-        # What works in place (`aten::relu_`) computes the same as what torch puts in its stead.
+        captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < outer)
+        # What works in place (`aten::relu_`) computes the same as what torch replaces it by.
         op = node.kind().removeprefix("onnx::").removesuffix("_")
-        attributes = () if bodies else _attribute_key(node)
+        attributes = (
+            () if bodies else tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
+        )
         index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
         for body in bodies:
             view.graphs[body] = replace(view.graphs[body], owner=index)
@@ -107,15 +144,11 @@ def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
     return list(zip(labels, blocks, strict=False))
 
 
-def _attribute_key(node: torch.Node) -> tuple[tuple[str, Hashable], ...]:
-    return tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
-
-
 def _attribute_value(node: torch.Node, name: str) -> Hashable:
     kind = node.kindOf(name)
     if kind == "t":
         tensor = node.t(name)
-        if tensor.nbytes > _SMALL_TENSOR_BYTES:
+        if tensor.nbytes > SMALL_TENSOR_BYTES:
             return "object", tensor.data_ptr(), tuple(tensor.shape)
         return str(tensor.dtype), tuple(tensor.shape), tensor.contiguous().view(-1).tolist().__repr__()
     value = getattr(node, kind)(name)

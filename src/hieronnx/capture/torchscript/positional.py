@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.private_torch import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from hieronnx.errors import InputError
 
 _DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})

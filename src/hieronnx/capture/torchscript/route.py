@@ -1,0 +1,291 @@
+"""Capturing an export through TorchScript: each traced node's scope holds the call that made it.
+
+torch pushes a scope for every module call that it traces, and keeps the scope on every node to the end. A
+scope's name has two parts, class and variable; only the variable gets into the names of nodes. hieronnx puts
+the number of the call where the class would be, and reads it back from the graphs that torch makes.
+
+Four of these are the stages of this route: the trace with functions inlined; that trace simplified; its nodes
+lowered to ONNX operators one by one; and the finished graph, folded and fused.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from hieronnx.capture import private_torch
+from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, node_outputs, view_torch_graph
+from hieronnx.capture.torchscript.positional import by_position, torchscript_options
+from hieronnx.capture.torchscript.traced_values import TracedValues
+from hieronnx.errors import writing
+from hieronnx.files.splice import write_annotated
+from hieronnx.files.wire import read_node_names
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import ROOT, Attribution, CallId
+from hieronnx.hierarchy.tags import CallSite
+
+_SCOPE = re.compile(r"hieronnx#(\d+)::")
+
+
+def capture_torchscript(request: ExportRequest) -> Captured:
+    """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
+    watcher = _Watcher(request.model)
+    options = torchscript_options(request)
+    with watcher.watching(), by_position(request) as args, _quiet():
+        torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
+
+    def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
+        with writing(request.destination), request.output.open("wb") as stream:
+            write_annotated(stream, watcher.model_bytes, nodes, about)
+
+    return watcher.finish(write)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave out that the exporter is deprecated, which whoever comes here knows, and the graphs that it prints."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
+        with private_torch.without_graph_log():
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class _HookNodes:
+    """What a module's own hooks did, between two points of its caller's nodes."""
+
+    caller: CallId
+    call: CallId
+    start: int
+    kinds: tuple[str, ...]
+    """The caller's own nodes up to the end of the call."""
+
+
+class _Watcher:
+    """Watches one export: numbers the calls in torch's scopes, and follows every node on its way to the file.
+
+    A node's call is read from its scope. Where torch gives a node none (functions that were scripted) or only
+    the caller's (a module's own hooks), the call is noted for the node itself, by the number of its value.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model_bytes = b""
+        self._recorder = CallRecorder(model)
+        self._values = TracedValues()
+        self._calls: list[CallId] = []
+        self._original_names: dict[nn.Module, str] = {}
+        self._scope_calls: dict[str, CallId | None] = {}
+        self._hooks: list[_HookNodes] = []
+        self._noted: dict[int, Attribution] = {}
+        """What is known of nodes of the trace beside their scopes, by torch's number of their first value."""
+        self._traced: list[tuple[int, Attribution | None]] = []
+        self._user_inputs: set[int] = set()
+        self._sources: dict[int, int] = {}
+        """The node of the stage before that a node comes from, by torch's numbers of the node's values."""
+        self._indices: dict[int, int] = {}
+        """The nodes of the simplified graph, by torch's numbers of their values."""
+        self._stages: list[Stage] = []
+        self._finished: TorchView | None = None
+        self._view = View()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Observe torch while the context lasts."""
+        with (
+            module_calls_through(self._run_call),
+            private_torch.observe_lowering(self),
+            private_torch.replace_file_writer(self._keep_file),
+        ):
+            yield
+
+    def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
+        """Return what was captured, once torch is done."""
+        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        return Captured(sites, tuple(self._stages), self._view, self._values.passed(), write)
+
+    # While torch.jit traces --------------------------------------------------------------------------------
+
+    def _run_call(
+        self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        caller = self._recorder.current
+        call = self._recorder.enter(module)
+        if call is None:
+            return original(module, *args, **kwargs)
+        hooked = caller is not None and private_torch.has_hooks(module)
+        start = len(private_torch.traced_kinds()) if hooked else 0
+        if caller is None:
+            self._values.begin(module, args)
+        self._values.recorder.note_received(call, module, args, kwargs)
+        try:
+            self._name_scope(module, call)
+            result = original(module, *args, **kwargs)
+            self._values.recorder.note_returned(call, result)
+            return result
+        finally:
+            if caller is not None and hooked:
+                self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
+            self._recorder.leave(call)
+
+    def _name_scope(self, module: nn.Module, call: CallId) -> None:
+        """Put the call's number into the name of the scope that torch is about to push for it."""
+        names = private_torch.trace_scope_names()
+        if names is None or module not in names:
+            return
+        original = self._original_names.setdefault(module, names[module])
+        self._calls.append(call)
+        names[module] = f"hieronnx#{len(self._calls) - 1}::{original.partition('::')[2]}"
+
+    def _note_hooks(self, graph: torch.Graph) -> None:
+        """Note the call for what its module's own hooks did: torch traces that in the scope of the caller."""
+        own: dict[CallId | None, list[torch.Node]] = defaultdict(list)
+        for node in graph.nodes():
+            own[self._scope_of(node)].append(node)
+        for hooks in self._hooks:
+            nodes = own[hooks.caller][: len(hooks.kinds)]
+            if tuple(node.kind() for node in nodes) != hooks.kinds:
+                continue  # torch changed the caller's nodes: they stay with the caller, as torch has it
+            for node in nodes[hooks.start :]:
+                for value in node_outputs(node):
+                    self._noted[value.unique()] = Attribution(hooks.call, (hooks.call,), "captured")
+
+    def _scope_of(self, node: torch.Node) -> CallId | None:
+        name = node.scopeName()
+        if name not in self._scope_calls:
+            numbers = _SCOPE.findall(name)
+            self._scope_calls[name] = self._calls[int(numbers[-1])] if numbers else None
+        return self._scope_calls[name]
+
+    def _attribute(self, node: torch.Node) -> Attribution | None:
+        noted = next((self._noted[v.unique()] for v in node_outputs(node) if v.unique() in self._noted), None)
+        if noted is not None:
+            return noted
+        call = self._scope_of(node)
+        return None if call is None else Attribution(call, (call,), "captured")
+
+    # From the traced graph to the file -----------------------------------------------------------------------
+
+    def traced(self, graph: torch.Graph) -> None:
+        """Keep the order of the traced nodes."""
+        self._values.traced(graph)
+        self._note_hooks(graph)
+        self._traced = [(first_number(node), self._attribute(node)) for node in graph.nodes()]
+
+    def inlined(self, graph: torch.Graph, parameters: int) -> None:
+        """Begin the stages with the inlined graph."""
+        inputs = list(graph.inputs())
+        self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
+        self._note_inlined(graph)
+        seen = view_torch_graph(graph, self._user_inputs)
+        self._stages = [Stage(seen.view, [self._attribute(node) for node in seen.nodes])]
+        self._values.inlined(graph, seen)
+
+    def _note_inlined(self, graph: torch.Graph) -> None:
+        """Note for the nodes of an inlined function the call of the node that they replaced, found by its position.
+
+        Traced `a, f(), b`, inlined `a, x, y, b`: x and y lie between a and b, where f() was.
+        """
+        positions = {number: position for position, (number, _) in enumerate(self._traced)}
+        tree = CallTree({site.id: site.parent for site in self._recorder.sites})
+        pending: list[torch.Node] = []
+        expected = 0
+        for node in [*graph.nodes(), None]:
+            position = len(self._traced) if node is None else positions.get(first_number(node))
+            if position is None:
+                assert node is not None
+                pending.append(node)
+                continue
+            replaced = [scope for _, scope in self._traced[expected:position] if scope is not None]
+            if replaced and pending:
+                # Between two calls with nothing in between, which node is whose is not known.
+                joined = tree.join(replaced, "captured" if len(replaced) == 1 else "dataflow")
+                for new in pending:
+                    self._note_all(new, joined)
+            pending, expected = [], position + 1
+
+    def _note_all(self, node: torch.Node, attribution: Attribution) -> None:
+        if self._scope_of(node) is None:
+            for value in node_outputs(node):
+                self._noted[value.unique()] = attribution
+        for block in node_blocks(node):
+            for inner in block.nodes():
+                self._note_all(inner, attribution)
+
+    def simplified(self, graph: torch.Graph) -> None:
+        """Keep the graph whose nodes will be lowered."""
+        seen = view_torch_graph(graph, self._user_inputs)
+        self._add_stage(seen, tensors=self._values.simplified(graph, seen))
+        self._indices = _index_nodes(seen)
+        self._noted = {}  # from here on nodes have sources
+        self._sources = {}
+
+    def lowered(self, node: torch.Node, new_nodes: Sequence[torch.Node], result: Any) -> None:
+        """Note which node the ONNX nodes come from."""
+        self._values.lowered(node, result)
+        source = self._indices.get(first_number(node))
+        if source is not None:
+            for new in new_nodes:
+                for value in node_outputs(new):
+                    self._sources.setdefault(value.unique(), source)
+
+    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Follow the graph's inputs."""
+        self._values.inputs_lowered(before, after)
+
+    def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
+        """Follow torch's new numbers for the values of the lowered graph."""
+        self._values.renumbered(before, after)
+        self._sources = {
+            new: self._sources[old] for old, new in zip(before, after, strict=True) if old in self._sources
+        }
+
+    def exported(self, graph: torch.Graph) -> None:
+        """Keep the graph of ONNX operators, before torch folds and fuses."""
+        inputs = list(graph.inputs())
+        users = len(self._user_inputs)
+        self._user_inputs = {value.unique() for value in inputs[:users]}
+        parameters = {str(value.unique()): value.debugName() for value in inputs[users:]}
+        seen = view_torch_graph(graph, self._user_inputs)
+        self._add_stage(seen, tensors=self._values.exported(seen), translated=True, parameters=parameters)
+        indices = _index_nodes(seen)
+        self._sources = {number: indices[number] for number in self._sources if number in indices}
+
+    def folded(self, graph: torch.Graph) -> None:
+        """Find the values that torch replaced by others."""
+        self._values.folded(graph)
+
+    def finished(self, graph: torch.Graph) -> None:
+        """Keep the finished graph, its values still under torch's numbers."""
+        self._finished = view_torch_graph(graph, self._user_inputs)
+        self._add_stage(self._finished, tensors=self._values.finished(self._finished))
+
+    def _add_stage(self, seen: TorchView, **details: Any) -> None:
+        numbers = ([value.unique() for value in node_outputs(node)] for node in seen.nodes)
+        sources = [next((self._sources[n] for n in outputs if n in self._sources), None) for outputs in numbers]
+        self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
+
+    def _keep_file(self, model_bytes: bytes) -> None:
+        """Keep what torch would write, and the names that the graph has in it: some nodes get theirs only there."""
+        assert self._finished is not None
+        self.model_bytes = model_bytes
+        names = read_node_names(model_bytes)
+        view = self._view = self._finished.with_final_names()
+        view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
+        self._finished = None  # torch's graph is about to go
+
+
+def _index_nodes(seen: TorchView) -> dict[int, int]:
+    """Map torch's numbers of values to the nodes that make them."""
+    return {value.unique(): index for index, node in enumerate(seen.nodes) for value in node_outputs(node)}

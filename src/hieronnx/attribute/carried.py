@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from hieronnx.attribute.groups import divide_region
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.match.structure import Match, Matcher
 from hieronnx.match.tensors import map_tensors, pair_constants
@@ -57,6 +57,15 @@ class Carried:
     nodes: list[Attribution | None]
     initializers: dict[int, Folded]
     tensors: list[int | None]
+
+
+def read_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
+    """Return what a hierarchy knows of each node; None for a fallback to the root: another graph may tell more."""
+    nodes = (hierarchy.node_by_key.get(view.node_key(index)) for index in range(len(view.nodes)))
+    return [
+        None if n is None or n.evidence == "root" else Attribution(n.scope, n.origins, n.evidence, n.rule)
+        for n in nodes
+    ]
 
 
 def carry_scopes(

@@ -1,4 +1,4 @@
-"""Carrying a hierarchy through a graph transformation: decides whose work each node of B does, a fused node's two origins.
+"""Carrying a hierarchy from graph A to graph B: decides of each node its scope and origins (a fused node has several).
 
 `match/structure.py` finds for each node of B its region, the nodes of A that it stands for. From that follow here:
 
@@ -9,7 +9,7 @@
 | with constants, shapes, copies in it | these add no origin, unless there is nothing else | `_core` |
 | has equals in A that B has not | B merged them: the scope of each is an origin as well | `_find_merged` |
 | shared by a group of nodes | divided by parameters, operators, order (`groups.py`) | `_divide` |
-| none: a Cast, QuantizeLinear, Reorder that was inserted | those of the node that made the tensor, or of its readers | `_attribute_inserted` |
+| none: an inserted Cast, QuantizeLinear, … | those of the tensor's maker, or of its readers | `_attribute_inserted` |
 | none: it computes from constants | those of the node of A whose reader it feeds | `match/tensors.py` |
 | none: the work was folded into an initializer | the initializer keeps the origins | `_find_folded` |
 
@@ -159,9 +159,9 @@ class _Attributor:
         merged: dict[int, list[CallId]] = defaultdict(list)
         for equals in classes.values():
             survivors = [n for n in equals if n in kept]
-            for node in equals if len(survivors) == 1 else ():
-                scope = self._scopes[node]
-                if node not in kept and scope is not None:
+            for equal in equals if len(survivors) == 1 else ():
+                scope = self._scopes[equal]
+                if equal not in kept and scope is not None:
                     merged[survivors[0]].extend(scope.origins)
         return merged
 

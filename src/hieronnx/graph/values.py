@@ -1,10 +1,10 @@
 """Value numbers: equal for equal computations of a graph; constants, and nodes that change nothing, are seen through.
 
-    a = Relu(x)          number 1
-    b = Relu(x)          number 1: the same computation
-    c = Cast<to=10>(a)   number 2, and source 1: the same values in another type
-    d = Transpose(a)     number 3
-    e = Transpose(d)     number 4, and number 1 through copies: the axes are back where they were
+a = Relu(x)          number 1
+b = Relu(x)          number 1: the same computation
+c = Cast<to=10>(a)   number 2, and source 1: the same values in another type
+d = Transpose(a)     number 3
+e = Transpose(d)     number 4, and number 1 through copies: the axes are back where they were
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _convert(content: _Content, dtype: ir.DataType) -> _Content:
 
 
 class _Copies:
-    """Walks a graph in order, and finds the tensors that equal earlier ones: only moved there and back, or unchanged."""
+    """Walks a graph in order, and finds the tensors that equal earlier ones: moved there and back, or left as is."""
 
     def __init__(self, view: View, values: Values) -> None:
         self.same: dict[int, int] = {}
@@ -164,9 +164,8 @@ class _Copies:
                     self.same[output] = original[0]
         elif node.op in NEUTRAL_OPERANDS:
             self._add_arithmetic(node, output)
-        elif node.op == "Expand" or (node.op == "Slice" and self._is_forward(node)):
-            if self._keeps_type(node, node.inputs[0]):
-                self.same[output] = read
+        elif (node.op == "Expand" or self._is_forward_slice(node)) and self._keeps_type(node, node.inputs[0]):
+            self.same[output] = read
 
     def _add_transpose(self, perm: Hashable, read: int, output: int) -> None:
         if isinstance(perm, tuple):
@@ -194,8 +193,10 @@ class _Copies:
         type_, axes = self._view.types[tensor], self._view.axes[tensor]
         return None if type_ is None or axes is None or None in axes else (type_.dtype, axes)
 
-    def _is_forward(self, node: ViewNode) -> bool:
-        """Say whether the steps of a Slice are known and go forward."""
+    def _is_forward_slice(self, node: ViewNode) -> bool:
+        """Say whether a node is a Slice whose steps are known and go forward."""
+        if node.op != "Slice":
+            return False
         steps = node.inputs[4] if len(node.inputs) > 4 else NO_TENSOR
         elements = None if steps == NO_TENSOR else self._values.elements(steps)
         return steps == NO_TENSOR or (elements is not None and bool((elements > 0).all()))

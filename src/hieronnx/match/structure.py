@@ -167,7 +167,7 @@ class Matcher:
         self._add_tensors(outputs)
 
     def _reorder(self, index: int, named: Mapping[int, int]) -> bool:
-        """Take the name of a tensor in another layout for that of A's tensor, if the tensor read is known to be that."""
+        """Match a tensor in another layout with A's tensor of its name, if the tensor read is known to be that."""
         node, source = self.b.nodes[index], self.values.source
         read, output = self.tensor_in_a[node.inputs[0]], named.get(node.outputs[0])
         if read is None or output is None or source[read] != source[output]:
@@ -357,7 +357,9 @@ class Matcher:
 
 
 def _pair_outputs(node: ViewNode, other: ViewNode) -> dict[int, int]:
-    return {of_b: of_a for of_b, of_a in zip(node.outputs, other.outputs, strict=False) if NO_TENSOR not in (of_b, of_a)}
+    return {
+        of_b: of_a for of_b, of_a in zip(node.outputs, other.outputs, strict=False) if NO_TENSOR not in (of_b, of_a)
+    }
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:

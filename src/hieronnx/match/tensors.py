@@ -60,7 +60,7 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[t
 
 def _see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
     """Return what tensors are before nodes that only passed them on, each once."""
-    sources = {}
+    sources: dict[int, None] = {}
     for tensor in tensors:
         while (producer := view.producers[tensor]) is not None and (read := view.nodes[producer].passes_on) is not None:
             tensor = read

@@ -146,7 +146,8 @@ def _find_uses(numbered: NumberedGraph, interner: Interner) -> None:
         if node.bodies:
             inside = _find_uses_inside(numbered.side, node)
             numbered.captured[index] = [
-                (_CAPTURED - interner.intern(("captured", tuple(sorted(uses)))), tensor) for tensor, uses in inside.items()
+                (_CAPTURED - interner.intern(("captured", tuple(sorted(uses)))), tensor)
+                for tensor, uses in inside.items()
             ]
         for position, tensor in numbered.feeds(index):
             if tensor != NO_TENSOR:
@@ -205,7 +206,8 @@ def _number_up(numbered: NumberedGraph, interner: Interner, leaf: Callable[[int]
         numbered.near[index] = interner.intern((signature, tuple(_near(side, tensor) for tensor in given_inputs(node))))
         if node.bodies:
             bodies = sorted(node.bodies, key=lambda body: side.view.graphs[body].label)
-            numbered.inside[index] = interner.intern(tuple(_number_body(side, g, tensors, interner, number) for g in bodies))
+            computed = tuple(_number_body(side, body, tensors, interner, number) for body in bodies)
+            numbered.inside[index] = interner.intern(computed)
 
 
 def _number_node(
@@ -258,7 +260,9 @@ def _number_around(numbered: NumberedGraph, interner: Interner) -> None:
         if producer is not None:
             return both[producer]
         # Of what nobody computes it is the readers that tell one from another.
-        return None if tensor == NO_TENSOR else tuple(sorted((at, both[reader]) for reader, at in numbered.uses[tensor]))
+        return (
+            None if tensor == NO_TENSOR else tuple(sorted((at, both[reader]) for reader, at in numbered.uses[tensor]))
+        )
 
     neighbours: dict[int, int] = {}
     for index in numbered.order:

@@ -1,4 +1,4 @@
-"""Signatures: what a node is apart from its neighbours (operator, version, attributes), and what an initializer holds."""
+"""Signatures: what a node is by itself (operator, version, attributes), and what an initializer holds."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from itertools import zip_longest
 import numpy as np
 import onnx_ir as ir
 
-
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.building import attribute_value_key
 from hieronnx.graph.view import NO_TENSOR

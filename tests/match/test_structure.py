@@ -273,5 +273,3 @@ def chain(length: int) -> View:
         current = following
     made.graphs[0] = ViewGraph("", "", None, (given,), (current,))
     return made
-
-

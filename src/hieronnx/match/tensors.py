@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hieronnx.graph.view import View
+from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
 
 
@@ -89,7 +89,7 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
     It is the tensor that was matched with it, or else one that was matched with an equal computation of A.
     """
     a, b, numbers = matcher.a, matcher.b, matcher.values.through_copies
-    exact: dict[int, int] = {}
+    exact = dict(_pair_pieces(matcher))
     equal: dict[int, list[int]] = defaultdict(list)
     for of_b, of_a in enumerate(matcher.tensor_in_a):
         if of_a is not None and _has_value(matcher, of_b, of_a):
@@ -127,3 +127,29 @@ def _find_visible(matcher: Matcher) -> dict[int, frozenset[int]]:
             around.add(graph)
         visible[of_a] = frozenset(around)
     return visible
+
+
+def _pair_pieces(matcher: Matcher) -> Iterator[tuple[int, int]]:
+    """Pair `SequenceAt(SplitToSequence(x), 1)` of A with the second output of a Split of the same tensor in B."""
+    a, b, number = matcher.a, matcher.b, matcher.values.number
+    splits: dict[int, list[ViewNode]] = defaultdict(list)
+    for node in b.nodes:
+        same = matcher.tensor_in_a[node.inputs[0]] if node.op == "Split" else None
+        if same is not None:
+            splits[number[same]].append(node)
+    for node in a.nodes if splits else ():
+        producer = a.producers[node.inputs[0]] if node.op == "SequenceAt" else None
+        position = None if producer is None else matcher.values.elements(node.inputs[1])
+        if producer is None or position is None or a.nodes[producer].op != "SplitToSequence":
+            continue
+        sequence, piece = a.nodes[producer], node.outputs[0]
+        for split in splits.get(number[sequence.inputs[0]], ()):
+            output = split.outputs[position.item()] if 0 <= position.item() < len(split.outputs) else NO_TENSOR
+            type_ = None if output == NO_TENSOR or a.types[piece] != b.types[output] else b.types[output]
+            if type_ is not None and _axis(split, type_) == _axis(sequence, type_):
+                yield piece, output
+
+
+def _axis(node: ViewNode, type_: TensorType) -> int:
+    axis = node.attribute("axis")
+    return axis % len(type_.shape) if isinstance(axis, int) else 0

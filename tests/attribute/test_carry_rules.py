@@ -6,7 +6,7 @@ from hieronnx.attribute.carried import Carried, carry_scopes
 from hieronnx.graph.view import View, ViewGraph, ViewNode
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
-from support.onnx_text import attribute, carry, fold, hold, place
+from support.onnx_text import carry, fold, hold, place
 
 TWO_LINEAR = """
     main (float[2, 4] x) => (float[2, 4] y)

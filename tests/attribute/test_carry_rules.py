@@ -373,15 +373,16 @@ def test_a_copy_in_a_region_adds_no_origin() -> None:
     assert carry(before, after, {"i": "copy", "a": "relu", "y": "gate"})["y"][0] == {"relu", "gate"}
 
 
-def test_a_region_of_constants_alone_has_their_origins() -> None:
+def test_a_region_of_sizes_alone_has_their_origins_and_not_those_of_literals() -> None:
     before = """
-        main (float[2, 4] x) => (int64[1] y) {
+        main (float[2, 4] x) => (int64[2] y) <int64[2] two = {2, 2}> {
+            l = Neg (two)
             s = Shape (x)
-            y = ReduceProd <keepdims = 1> (s)
+            y = Mul (s, l)
         }
     """
-    after = "main (float[2, 4] x) => (int64[1] y) { y = com.microsoft.Count (x) }"
-    assert carry(before, after, {"s": "sizes", "y": "count"})["y"][0] == {"sizes", "count"}
+    after = "main (float[2, 4] x) => (int64[2] y) { y = com.microsoft.Count (x) }"
+    assert carry(before, after, {"l": "literal", "s": "sizes", "y": "count"})["y"][0] == {"sizes", "count"}
 
 
 EQUAL_WORK = """

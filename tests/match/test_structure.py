@@ -70,7 +70,7 @@ def test_a_name_that_was_given_to_something_else_is_not_believed() -> None:
         main (float[2, 4] x) => (float[2, 4] y) {
             b = Relu (x)
             a = Sigmoid (x)
-            y = Sub (b, a)
+            y = com.microsoft.Minus (b, a)
         }
     """
     assert regions(match(before, after)) == {"b": {"a"}, "a": {"b"}, "y": {"y"}}

@@ -154,8 +154,9 @@ class _Attributor:
         kept = {n for match in matcher.matches.values() for n in self._core(match.region)}
         classes: dict[Hashable, list[int]] = defaultdict(list)
         for index, node in enumerate(self._a.nodes):
-            if node.makes and not matcher.values.is_copy(node):
-                classes[matcher.values.number[node.makes[0]]].append(index)
+            outputs = node.makes
+            if outputs and not matcher.values.is_copy(node):
+                classes[matcher.values.number[outputs[0]]].append(index)
         merged: dict[int, list[CallId]] = defaultdict(list)
         for equals in classes.values():
             survivors = [n for n in equals if n in kept]

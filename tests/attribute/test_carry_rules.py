@@ -587,24 +587,28 @@ def test_in_a_group_the_only_node_of_an_operator_is_that_operators() -> None:
 
 def test_in_a_group_nodes_that_read_the_same_fixed_points_are_the_same() -> None:
     before = """
-        main (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
-            a = Neg (z)
-            b = Neg (x)
+        main (float[2, 4] w, float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
+            s = Exp (w)
+            a = Add (s, z)
+            b = Add (s, x)
             c = Mul (a, b)
-            d = Relu (c)
-            y = Exp (d)
+            d = Tanh (c)
+            y = Neg (d)
         }
     """
     after = """
-        main (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
-            t1 = Neg <flag = 1> (x)
-            t2 = Neg <flag = 1> (z)
-            t3 = com.microsoft.MulRelu (t2, t1)
-            y = Exp (t3)
+        main (float[2, 4] w, float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
+            t0 = com.microsoft.Other (w)
+            t1 = Add (t0, x)
+            t2 = Add (t0, z)
+            t3 = Tanh (t0)
+            t4 = com.microsoft.Joined (t2, t1, t3)
+            y = Neg (t4)
         }
     """
-    found = carry(before, after, {"a": "of_z", "b": "of_x", "c": "mul", "d": "relu", "y": "exp"})
-    assert (found["t1"][0], found["t2"][0]) == ({"of_x"}, {"of_z"})
+    found = carry(before, after, {"s": "exp", "a": "of_z", "b": "of_x", "c": "mul", "d": "tanh", "y": "neg"})
+    assert found["t1"][0] == {"of_x"}
+    assert found["t2"][0] == {"of_z", "mul"}
 
 
 def test_in_a_group_nodes_of_one_operator_are_taken_in_their_order() -> None:

@@ -211,11 +211,12 @@ class _Attributor:
         free = [member for member in others if not done[member]]
         claims = divide_region(self._matcher, free if own else [*free, last], left)
         claims.setdefault(last, own)
+        only_moves = self._b.nodes[last].op in DATA_MOVEMENT_OPS and len(self._b.nodes[last].outputs) == 1
         claimants = Counter(n for claimed in claims.values() for n in claimed)
         for node, claimed in claims.items():
             alone = all(claimants[n] == 1 for n in claimed)
             share = self._attribute(node, claimed, match.proven) if alone else None
-            if node == last and not claimed and self._only_moves(last):
+            if node == last and not claimed and only_moves:
                 share = self._attribute(node, makers, match.proven)
             if share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
@@ -243,11 +244,6 @@ class _Attributor:
             return Attribution(whole.scope, whole.origins, "carried" if known else "dataflow")
         made = self._attribute(node, [n for n in core if self._makes(n, node)], match.proven) if is_last else None
         return made or Attribution(whole.scope, (whole.scope,), "dataflow")
-
-    def _only_moves(self, index: int) -> bool:
-        """Say whether a node of B makes one tensor and computes nothing."""
-        node = self._b.nodes[index]
-        return node.op in DATA_MOVEMENT_OPS and len(node.outputs) == 1
 
     def _makes(self, node: int, index: int) -> bool:
         """Say whether a node of A makes a tensor that a node of B makes."""

@@ -585,6 +585,20 @@ def test_in_a_group_the_only_node_of_an_operator_is_that_operators() -> None:
     assert found["t1"][0] == {"one", "two"}
 
 
+def test_in_a_group_the_one_that_seems_to_do_nothing_does_what_nobody_else_does() -> None:
+    steps = "".join(f"e{number + 1} = Exp (e{number})\n" for number in range(7)).replace("(e0)", "(x)")
+    before = f"main (float[2, 4] x) => (float[2, 4] y) {{ {steps} c = Tanh (e7) y = Neg (c) }}"
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1 = com.microsoft.Other (x)
+            t2 = Tanh (t1)
+            y = Neg (t2)
+        }
+    """
+    calls = {**{f"e{number}": "early" for number in range(1, 8)}, "c": "tanh", "y": "neg"}
+    assert carry(before, after, calls)["t1"] == ({"early"}, "carried")
+
+
 def test_in_a_group_nodes_that_read_the_same_fixed_points_are_the_same() -> None:
     before = """
         main (float[2, 4] w, float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {

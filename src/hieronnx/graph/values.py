@@ -1,15 +1,23 @@
-"""Value numbers: equal for equal computations of a graph, casts and constants seen through."""
+"""Value numbers: equal for equal computations of a graph; constants, and nodes that change nothing, are seen through.
+
+a = Relu(x)          number 1
+b = Relu(x)          number 1: the same computation
+c = Cast<to=10>(a)   number 2, and source 1: the same values in another type
+d = Transpose(a)     number 3
+e = Transpose(d)     number 4, and number 1 through copies: the axes are back where they were
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
-from hieronnx.graph.operators import COPY_OPS, RANDOM_OPS
+from hieronnx.graph.operators import COMMUTATIVE_OPS, COPY_OPS, NEUTRAL_OPERANDS, RANDOM_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
 _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
@@ -18,100 +26,92 @@ _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
 
 
 class Values:
-    """Value numbers of a graph's tensors; and which depend on no input.
+    """Value numbers of a graph's tensors.
 
     Attributes:
         number: equal for equal computations.
-        source: the number of what a tensor is, seen through all that only hands it on, in another type or layout.
-        constant: whether a tensor depends on no input but through its shape.
-        literal: whether it depends on none at all.
+        source: the number of the tensor that this one was before nodes that only pass it on, in another type or layout.
     """
 
     def __init__(self, view: View) -> None:
         self.number = [-1] * len(view.names)
         self.source = [-1] * len(view.names)
-        self.constant, self.literal = view.flow.constant, view.flow.literal
-        self._types = view.types
+        self._view = view
         self._table: dict[Hashable, int] = {}
         self._contents: dict[int, _Content] = {}
-        """For each tensor of which they are known its few elements."""
-        for tensor in range(len(view.names)):
-            if view.producers[tensor] is None:
+        """The elements of each tensor that is known to have few."""
+        for tensor, producer in enumerate(view.producers):
+            if producer is None:
                 content = view.constants.get(tensor)
                 self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
-                self._remember(tensor, content)
+                self._keep_content(tensor, content)
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
-            self._add(index, node)
+            if not (node.op in COPY_OPS or node.op == "Constant") or not self._number_copy(node):
+                key = self.key(index, node)
+                for position, output in enumerate(node.outputs):
+                    if output != NO_TENSOR:
+                        self.number[output] = self._intern((key, position))
             for output in node.makes:
                 self.source[output] = self.number[output] if node.passes_on is None else self.source[node.passes_on]
 
     def _intern(self, key: Hashable) -> int:
         return self._table.setdefault(key, len(self._table))
 
-    def _remember(self, tensor: int, content: Hashable) -> None:
+    def _keep_content(self, tensor: int, content: Hashable) -> None:
         if isinstance(content, tuple) and len(content) == 3 and isinstance(content[0], ir.DataType):
             dtype, shape, elements = content
             if isinstance(elements, bytes) and math.prod(shape) <= _FEW:
                 self._contents[tensor] = dtype, shape, elements
 
-    def _add(self, index: int, node: ViewNode) -> None:
-        if (node.op in COPY_OPS or node.op == "Constant") and self._add_simple(node):
-            return
-        key = self.key(index, node)
-        for position, output in enumerate(node.outputs):
-            if output != NO_TENSOR:
-                self.number[output] = self._intern((key, position))
-
-    def _add_simple(self, node: ViewNode) -> bool:
+    def _number_copy(self, node: ViewNode) -> bool:
         """Number the output of a node that copies, casts or holds a value, if that can be seen through."""
         output = node.outputs[0]
         if node.op == "Constant":
             content = node.attribute("value")
             self.number[output] = self._intern(("constant", content))
-            self._remember(output, content)
+            self._keep_content(output, content)
             return content is not None
         if node.inputs[0] == NO_TENSOR:
             return False
-        before, after = self._dtype(node.inputs[0]), self._target(node)
+        before, after = self._dtype(node.inputs[0]), self._cast_target(node)
+        content_before = self._contents.get(node.inputs[0])
         if node.op == "Identity" or (before is not None and before == after):
             self.number[output] = self.number[node.inputs[0]]
-            if node.inputs[0] in self._contents:
-                self._contents[output] = self._contents[node.inputs[0]]
+            if content_before is not None:
+                self._contents[output] = content_before
             return True
-        known = self._contents.get(node.inputs[0])
-        if known is None or after is None:
+        if content_before is None or after is None:
             return False
-        self._contents[output] = content = _convert(known, after)
-        self.number[output] = self._intern(("constant", content))
+        self._contents[output] = converted = _convert(content_before, after)
+        self.number[output] = self._intern(("constant", converted))
         return True
 
     def elements(self, tensor: int) -> np.ndarray | None:
         """Return the elements of a tensor that is known to have few of them."""
-        held = self._contents.get(tensor)
-        return None if held is None else np.frombuffer(held[2], held[0].numpy())
+        content = self._contents.get(tensor)
+        return None if content is None else np.frombuffer(content[2], content[0].numpy())
 
     def is_copy(self, node: ViewNode) -> bool:
-        """Say whether a node hands on its first input as it is, also as a cast to the type that it has already."""
-        made = node.outputs[0] if node.op in COPY_OPS else NO_TENSOR
+        """Say whether a node gives its first input as it is, also as a cast to the type that it has already."""
+        output = node.outputs[0] if node.op in COPY_OPS else NO_TENSOR
         read = node.inputs[0] if node.inputs else NO_TENSOR
-        return NO_TENSOR not in (made, read) and self.number[made] == self.number[read]
+        return NO_TENSOR not in (output, read) and self.number[output] == self.number[read]
 
     def _dtype(self, tensor: int) -> ir.DataType | None:
         if tensor in self._contents:
             return self._contents[tensor][0]
-        kind = self._types[tensor]
+        kind = self._view.types[tensor]
         return None if kind is None else ir.DataType[kind.dtype]
 
-    def _target(self, node: ViewNode) -> ir.DataType | None:
-        """Return the type that a cast casts to."""
+    def _cast_target(self, node: ViewNode) -> ir.DataType | None:
         if node.op == "CastLike":
             return None if len(node.inputs) < 2 or node.inputs[1] == NO_TENSOR else self._dtype(node.inputs[1])
         number = node.attribute("to")
         return ir.DataType(number) if isinstance(number, int) else None
 
     def key(self, index: int, node: ViewNode) -> Hashable:
-        """Key a node by its operator, attributes and inputs; a node with bodies or dice is only itself."""
+        """Key a node by its operator, attributes and inputs; one with bodies, or a random one, equals only itself."""
         if node.bodies or node.op in RANDOM_OPS:
             return "node", index
         if node.op == "Constant":
@@ -119,10 +119,84 @@ class Values:
         inputs = tuple(NO_TENSOR if t == NO_TENSOR else self.number[t] for t in node.inputs)
         return node.graph, node.op, node.attributes, inputs
 
+    @cached_property
+    def through_copies(self) -> list[int]:
+        """The numbers, with that of the original for a tensor that was reshaped, turned or sliced into what it was."""
+        copies = _Copies(self._view, self)
+        for node in self._view.nodes:
+            if node.inputs and node.outputs and NO_TENSOR not in (node.inputs[0], node.outputs[0]):
+                copies.add(node)
+        return [copies.same.get(number, number) for number in self.number]
+
 
 def _convert(content: _Content, dtype: ir.DataType) -> _Content:
     """Cast a few elements as ONNX does."""
     before, shape, elements = content
     with np.errstate(all="ignore"):
-        made = np.frombuffer(elements, before.numpy()).astype(dtype.numpy())
-    return dtype, shape, made.tobytes()
+        converted = np.frombuffer(elements, before.numpy()).astype(dtype.numpy())
+    return dtype, shape, converted.tobytes()
+
+
+class _Copies:
+    """Walks a graph in order, and finds the tensors that equal earlier ones: moved there and back, or left as is."""
+
+    def __init__(self, view: View, values: Values) -> None:
+        self.same: dict[int, int] = {}
+        """For the number of a copy that of the tensor that it equals."""
+        self._view, self._values = view, values
+        self._transposed: dict[int, tuple[int, tuple[int, ...]]] = {}
+        """By number, the tensor that was transposed, and by which permutation in all."""
+        self._reshaped: dict[int, tuple[int, Hashable]] = {}
+        """By number, the tensor that was reshaped, and the type that it had."""
+
+    def add(self, node: ViewNode) -> None:
+        """Look at a node that comes after all that it reads."""
+        read, output = (self._values.number[tensor] for tensor in (node.inputs[0], node.outputs[0]))
+        read = self.same.get(read, read)
+        if node.op == "Transpose":
+            self._add_transpose(node.attribute("perm"), read, output)
+        elif node.op in RESHAPE_OPS:
+            type_ = self._full_type(node.inputs[0])
+            original = self._reshaped.get(read) or (None if type_ is None else (read, type_))
+            if original is not None:
+                self._reshaped[output] = original
+                if original[1] == self._full_type(node.outputs[0]):
+                    self.same[output] = original[0]
+        elif node.op in NEUTRAL_OPERANDS:
+            self._add_arithmetic(node, output)
+        elif (node.op == "Expand" or self._is_forward_slice(node)) and self._keeps_type(node, node.inputs[0]):
+            self.same[output] = read
+
+    def _add_transpose(self, perm: Hashable, read: int, output: int) -> None:
+        if isinstance(perm, tuple):
+            original, before = self._transposed.get(read, (read, tuple(range(len(perm)))))
+            whole = tuple(before[axis] for axis in perm)
+            self._transposed[output] = original, whole
+            if whole == tuple(range(len(whole))):
+                self.same[output] = original
+
+    def _add_arithmetic(self, node: ViewNode, output: int) -> None:
+        """See through `x + 0` and `x * 1`."""
+        for data, other in ((0, 1), (1, 0)) if node.op in COMMUTATIVE_OPS else ((0, 1),):
+            elements = self._values.elements(node.inputs[other])
+            is_neutral = elements is not None and bool((elements == NEUTRAL_OPERANDS[node.op]).all())
+            if is_neutral and self._keeps_type(node, node.inputs[data]):
+                read = self._values.number[node.inputs[data]]
+                self.same[output] = self.same.get(read, read)
+
+    def _keeps_type(self, node: ViewNode, tensor: int) -> bool:
+        type_ = self._full_type(tensor)
+        return type_ is not None and type_ == self._full_type(node.outputs[0])
+
+    def _full_type(self, tensor: int) -> Hashable:
+        """Return the type of a tensor, with its sizes by number or name; None where one is not known."""
+        type_, axes = self._view.types[tensor], self._view.axes[tensor]
+        return None if type_ is None or axes is None or None in axes else (type_.dtype, axes)
+
+    def _is_forward_slice(self, node: ViewNode) -> bool:
+        """Say whether a node is a Slice whose steps are known and go forward."""
+        if node.op != "Slice":
+            return False
+        steps = node.inputs[4] if len(node.inputs) > 4 else NO_TENSOR
+        elements = None if steps == NO_TENSOR else self._values.elements(steps)
+        return steps == NO_TENSOR or (elements is not None and bool((elements > 0).all()))

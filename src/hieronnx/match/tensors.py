@@ -1,11 +1,86 @@
-"""Which tensors of a graph hold the values of another's: of those that were matched, what can be relied on."""
+"""Tensors of two graphs whose nodes are matched: which constant of B is which of A, and where A's values are in B.
+
+A tool may rename a constant (quantized, transposed, folded) and everything that is computed from constants alone. No
+fixed point lies before these; but a node that stands for one of A reads what that one reads, if only one can be meant:
+
+    A: MatMul(x, weight)          B: MatMulInteger(small, weight_quantized)          weight_quantized is weight
+"""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hieronnx.match.copies import number_through_copies, pair_pieces
+from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
+
+
+def pair_constants(matcher: Matcher, work: Mapping[int, Sequence[int]]) -> dict[int, int]:
+    """Return for nodes of B that compute constants the nodes of A that they stand for.
+
+    Args:
+        matcher: The graphs, matched; it learns which tensor of A each constant is.
+        work: For each node of B the nodes of A whose work it does.
+    """
+    nodes: dict[int, int] = {}
+    pending = list(work.items())
+    while pending:
+        for of_b, of_a in _pair_read(matcher, *pending.pop()):
+            matcher.tensor_in_a[of_b] = of_a
+            producer_b, producer_a = matcher.b.producers[of_b], matcher.a.producers[of_a]
+            if producer_b is None or producer_a is None or producer_b in work or producer_b in nodes:
+                continue
+            nodes[producer_b] = producer_a
+            pending.append((producer_b, (producer_a,)))
+    return nodes
+
+
+def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Pair the constants that a node of B reads with those that its nodes of A read, where only one can be meant."""
+    a, b, in_a, number = matcher.a, matcher.b, matcher.tensor_in_a, matcher.values.number
+    reads = b.nodes[index].reads
+    unknown = _see_through(b, (t for t in reads if b.flow.constant[t] and in_a[t] is None))
+    of_b = [t for t in unknown if in_a[t] is None]
+    if not of_b:
+        return
+    paired = {number[same] for t in reads if (same := in_a[t]) is not None}
+    read_by_a = _see_through(a, (t for node in nodes for t in a.nodes[node].reads if a.flow.constant[t]))
+    inside = set(nodes)
+    of_a = [t for t in read_by_a if a.producers[t] not in inside and number[t] not in paired]
+    computed_a, held_a = _part(a, of_a)
+    computed_b, held_b = _part(b, of_b)
+    sizes_a, sizes_b = {_size(a, t) for t in held_a}, {_size(b, t) for t in held_b}
+    shared = {size for size in sizes_a & sizes_b if size > 1}
+    held_a, held_b = ([t for t in held if _size(v, t) in shared] for v, held in ((a, held_a), (b, held_b)))
+    for left_a, left_b in ((computed_a, computed_b), (held_a, held_b)):
+        if len(left_a) == len(left_b) == 1:
+            yield left_b[0], left_a[0]
+
+
+def _see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
+    """Return what tensors are before nodes that only passed them on, each once."""
+    sources: dict[int, None] = {}
+    for tensor in tensors:
+        while (producer := view.producers[tensor]) is not None and (read := view.nodes[producer].passes_on) is not None:
+            tensor = read
+        sources[tensor] = None
+    return sources
+
+
+def _part(view: View, tensors: Iterable[int]) -> tuple[list[int], list[int]]:
+    """Part tensors into those that are computed, and those that are held."""
+    parts: tuple[list[int], list[int]] = [], []
+    for tensor in tensors:
+        parts[view.producers[tensor] is None].append(tensor)
+    return parts
+
+
+def _size(view: View, tensor: int) -> int:
+    """Return how many elements a tensor has; 0 where that is not known."""
+    type_ = view.types[tensor]
+    shape = () if type_ is None else type_.shape
+    return 0 if None in shape else math.prod(size for size in shape if size is not None)
 
 
 def map_tensors(matcher: Matcher) -> list[int | None]:
@@ -13,42 +88,68 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
 
     It is the tensor that was matched with it, or else one that was matched with an equal computation of A.
     """
-    numbers = number_through_copies(matcher.a, matcher.values)
-    exact: dict[int, int] = dict(pair_pieces(matcher))
+    a, b, numbers = matcher.a, matcher.b, matcher.values.through_copies
+    exact = dict(_pair_pieces(matcher))
     equal: dict[int, list[int]] = defaultdict(list)
-    for of_b, of_a in enumerate(matcher.known):
-        if of_a is not None and _holds(matcher, of_b, of_a):
+    for of_b, of_a in enumerate(matcher.tensor_in_a):
+        if of_a is not None and _has_value(matcher, of_b, of_a):
             exact.setdefault(of_a, of_b)
             equal[numbers[of_a]].append(of_b)
-    visible = _visible_graphs(matcher)
-    found: list[int | None] = []
+    visible = _find_visible(matcher)
+    tensors: list[int | None] = []
     for tensor, number in enumerate(numbers):
-        seen = visible.get(matcher.a.tensor_graphs[tensor], frozenset())
-        others = (t for t in equal.get(number, ()) if matcher.b.tensor_graphs[t] in seen)
-        found.append(exact[tensor] if tensor in exact else next(others, None))
-    return found
+        graphs = visible.get(a.tensor_graphs[tensor], frozenset())
+        others = (t for t in equal.get(number, ()) if b.tensor_graphs[t] in graphs)
+        tensors.append(exact[tensor] if tensor in exact else next(others, None))
+    return tensors
 
 
-def _holds(matcher: Matcher, of_b: int, of_a: int) -> bool:
-    """Say whether a tensor of B has the value of its match: a name alone may have been given anew."""
+def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:
+    """Say whether a tensor of B has the value of its match: its name alone may have been given to another."""
     producer = matcher.b.producers[of_b]
-    if producer in matcher.handed:
+    if producer in matcher.passed_on:
         return False  # in another type or layout
     if producer is not None:
-        match = matcher.match.get(producer)
+        match = matcher.matches.get(producer)
         return match is None or match.proven
     if of_b not in matcher.b.constants or matcher.a.producers[of_a] is not None:
         return True  # an input; or what A computed, and B holds under its name
     return matcher.a.constants.get(of_a) == matcher.b.constants[of_b]
 
 
-def _visible_graphs(matcher: Matcher) -> dict[int, frozenset[int]]:
-    """Return for each graph of A those of B whose tensors its counterpart can read: its own and all around it."""
-    found = {}
-    for of_b, of_a in matcher.graphs.items():
+def _find_visible(matcher: Matcher) -> dict[int, frozenset[int]]:
+    """Return for each graph of A the graphs of B whose tensors its match can read: itself and all around it."""
+    visible = {}
+    for of_b, of_a in matcher.graph_in_a.items():
         around, graph = {of_b}, of_b
         while (owner := matcher.b.graphs[graph].owner) is not None:
             graph = matcher.b.nodes[owner].graph
             around.add(graph)
-        found[of_a] = frozenset(around)
-    return found
+        visible[of_a] = frozenset(around)
+    return visible
+
+
+def _pair_pieces(matcher: Matcher) -> Iterator[tuple[int, int]]:
+    """Pair `SequenceAt(SplitToSequence(x), 1)` of A with the second output of a Split of the same tensor in B."""
+    a, b, number = matcher.a, matcher.b, matcher.values.number
+    splits: dict[int, list[ViewNode]] = defaultdict(list)
+    for node in b.nodes:
+        same = matcher.tensor_in_a[node.inputs[0]] if node.op == "Split" else None
+        if same is not None:
+            splits[number[same]].append(node)
+    for node in a.nodes if splits else ():
+        producer = a.producers[node.inputs[0]] if node.op == "SequenceAt" else None
+        position = None if producer is None else matcher.values.elements(node.inputs[1])
+        if producer is None or position is None or a.nodes[producer].op != "SplitToSequence":
+            continue
+        sequence, piece = a.nodes[producer], node.outputs[0]
+        for split in splits.get(number[sequence.inputs[0]], ()):
+            output = split.outputs[position.item()] if 0 <= position.item() < len(split.outputs) else NO_TENSOR
+            type_ = None if output == NO_TENSOR or a.types[piece] != b.types[output] else b.types[output]
+            if type_ is not None and _axis(split, type_) == _axis(sequence, type_):
+                yield piece, output
+
+
+def _axis(node: ViewNode, type_: TensorType) -> int:
+    axis = node.attribute("axis")
+    return axis % len(type_.shape) if isinstance(axis, int) else 0

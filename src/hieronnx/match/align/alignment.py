@@ -1,20 +1,28 @@
 """Aligning two models: which node of B is which node of A, with as few left over as possible.
 
-What lies before every edit has kept the number of all that it is computed from, what lies behind every edit the
-number of all that is made of it; pairs that are the only ones of their number are found so. They spread to their
-neighbours. What lies between two edits is aligned like lines of text, in an order that comes from the structure.
+    A: x ─ Relu ─ MatMul ─ Add ──────── Relu ─ Softmax ─ y
+    B: x ─ Relu ─ MatMul ─ Add ─ Cast ─ Relu ─ Softmax ─ y
+           └─ same up ───────┘          └─ same down ─┘
+
+Nodes before every edit have the same `up` number on both sides, nodes behind every edit the same `down` number; those
+that are the only ones of their number are matched first. Matches spread to their neighbours: the producers of what two
+matched nodes read, the only readers of what they make. What lies between two edits is aligned like lines of text, in an
+order that comes from the structure. Last, nodes that are alike swap their matches if their readers fit better so.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Numbers, Side, number_graph
-from hieronnx.match.align.sequences import align_sequences, group, group_pairs, longest_rising
-from hieronnx.match.align.settling import TieBreaker
+from hieronnx.match.align.numbering import NO_MATCH, Interner, NumberedGraph, Side, number_graph
+from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, group_pairs, longest_rising
+
+_NodeKey: TypeAlias = Callable[[Side, int], Hashable]
+_GraphKey: TypeAlias = Callable[[NumberedGraph, int], Hashable]
 
 
 def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
@@ -33,7 +41,7 @@ class Preference:
 
     Attributes:
         from_below: whether what is made of a node counts before what it is computed from.
-        initializer_names: whether the names of what it holds count; parameters keep theirs where others are new.
+        initializer_names: whether the names of its initializers count; parameters keep theirs where others are new.
         output_names: whether the name of its output counts.
     """
 
@@ -41,33 +49,31 @@ class Preference:
     initializer_names: bool = False
     output_names: bool = False
 
-    def name_keys(self) -> Iterator[Callable[[Side, int], Hashable]]:
-        """Yield the keys by name that may be used."""
-        if self.initializer_names:
-            yield _initializer_names
-        if self.output_names:
-            yield _output_name
-
 
 class Alignment:
-    """Pairs of nodes, one of each side; names may help to choose among equals."""
+    """Matches of nodes, one of each side.
+
+    Attributes:
+        match_in_b: for each node of A the node of B.
+        match_in_a: for each node of B the node of A.
+        graph_in_a: for each graph of B the graph of A that it was aligned with.
+    """
 
     def __init__(
         self,
         a: Side,
         b: Side,
-        numbers: Numbers,
+        interner: Interner,
         preference: Preference,
         numbered: dict[tuple[int, int], NumberedGraph],
     ) -> None:
-        self.a, self.b, self.numbers, self.preference, self.numbered = a, b, numbers, preference, numbered
+        self.a, self.b, self.interner, self.preference, self.numbered = a, b, interner, preference, numbered
         self.match_in_b = [NO_MATCH] * len(a.view.nodes)
         self.match_in_a = [NO_MATCH] * len(b.view.nodes)
-        self.graphs: dict[int, int] = {}
-        """For each graph of B the graph of A that it was aligned with."""
+        self.graph_in_a: dict[int, int] = {}
 
     def run(self) -> Alignment:
-        """Align the main graphs, functions of the same name, and the bodies of nodes that are pairs."""
+        """Align the main graphs, functions of the same name, and the bodies of nodes that are matched."""
         functions = {g.key: n for n, g in enumerate(self.a.view.graphs) if n and g.owner is None}
         waiting = [(0, 0)]
         for number, graph in enumerate(self.b.view.graphs):
@@ -75,146 +81,153 @@ class Alignment:
                 waiting.append((functions[graph.key], number))
         while waiting:
             graph_a, graph_b = waiting.pop()
-            self.graphs[graph_b] = graph_a
+            self.graph_in_a[graph_b] = graph_a
             _GraphAlignment(self, graph_a, graph_b).run()
-            waiting += self._body_pairs(graph_a)
+            for index in self.a.view.nodes_in[graph_a]:
+                waiting += self._pair_bodies(index)
         return self
 
-    def _body_pairs(self, graph_a: int) -> list[tuple[int, int]]:
-        pairs = []
-        for index in self.a.nodes[graph_a]:
-            bodies, mate = self.a.view.nodes[index].bodies, self.match_in_b[index]
-            if bodies and mate != NO_MATCH:
-                others = {self.b.view.graphs[g].label: g for g in self.b.view.nodes[mate].bodies}
-                labels = ((g, self.a.view.graphs[g].label) for g in bodies)
-                pairs += [(g, others[label]) for g, label in labels if label in others]
-        return pairs
+    def _pair_bodies(self, index: int) -> list[tuple[int, int]]:
+        bodies, match = self.a.view.nodes[index].bodies, self.match_in_b[index]
+        if not bodies or match == NO_MATCH:
+            return []
+        others = {self.b.view.graphs[g].label: g for g in self.b.view.nodes[match].bodies}
+        labels = ((g, self.a.view.graphs[g].label) for g in bodies)
+        return [(g, others[label]) for g, label in labels if label in others]
+
+
+def _signature(side: Side, node: int) -> Hashable:
+    return side.signatures[node]
+
+
+def _operator(side: Side, node: int) -> Hashable:
+    return side.operators[node]
 
 
 def _initializer_names(side: Side, node: int) -> Hashable:
-    names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.held)
+    names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.initializers)
     return (side.signatures[node], names) if names else None
 
 
 def _output_name(side: Side, node: int) -> Hashable:
-    name = next((side.view.names[t] for t in side.view.nodes[node].outputs if t != NO_TENSOR), "")
+    _, name = side.view.node_key(node)
     return (side.signatures[node], name) if name else None
 
 
 class _GraphAlignment:
     """Aligns one graph of A with one of B."""
 
-    def __init__(self, whole: Alignment, graph_a: int, graph_b: int) -> None:
-        self.whole = whole
-        self.match_in_b, self.match_in_a = whole.match_in_b, whole.match_in_a
-        a, b = whole.a, whole.b
-        self.given = pair_ends(a, a.inputs(graph_a), b, b.inputs(graph_b))
+    def __init__(self, alignment: Alignment, graph_a: int, graph_b: int) -> None:
+        self.alignment = alignment
+        self.match_in_b, self.match_in_a = alignment.match_in_b, alignment.match_in_a
+        a, b = alignment.a, alignment.b
+        self.boundary = pair_ends(a, a.inputs(graph_a), b, b.inputs(graph_b))
         """Pairs of tensors that come from outside: inputs, and what is captured."""
-        self.ends = pair_ends(a, a.view.graphs[graph_a].outputs, b, b.view.graphs[graph_b].outputs)
+        self.outputs = pair_ends(a, a.view.graphs[graph_a].outputs, b, b.view.graphs[graph_b].outputs)
         self.a, self.b = self._number(0, a, graph_a), self._number(1, b, graph_b)
-        self.given += self._pair_captured()
-        self.lone = [len(self.a.order), len(self.b.order)]
-        """How many nodes of each side have no mate yet."""
+        captured_a, captured_b = (
+            {self._outer_key(which, graph.side, t): t for t in self._find_captured(graph)}
+            for which, graph in enumerate((self.a, self.b))
+        )
+        self.boundary += [(tensor, captured_b[key]) for key, tensor in captured_a.items() if key in captured_b]
+        self.unmatched = [len(self.a.order), len(self.b.order)]
+        """How many nodes of each side have no match yet."""
         self.new: deque[tuple[int, int]] = deque()
-        """Pairs that have not spread yet."""
+        """Matches that have not spread yet."""
 
     def _number(self, which: int, side: Side, graph: int) -> NumberedGraph:
         """Number a graph; one that stands alone, which is what takes long, only once for all alignments."""
-        known = self.whole.numbered.get((which, graph))
-        if known is None:
-            places = group_pairs((pair[which], place) for place, pair in enumerate(self.ends))
-            known = number_graph(side, graph, self.whole.numbers, self._make_leaf_key(which), places)
+        numbered = self.alignment.numbered.get((which, graph))
+        if numbered is None:
+            positions = group_pairs((pair[which], position) for position, pair in enumerate(self.outputs))
+            leaf_key = self._make_leaf_key(which, side)
+            numbered = number_graph(side, graph, self.alignment.interner, leaf_key, positions)
             if side.view.graphs[graph].owner is None:
-                self.whole.numbered[which, graph] = known
-        return known
+                self.alignment.numbered[which, graph] = numbered
+        return numbered
 
-    def _pair_captured(self) -> list[tuple[int, int]]:
-        a, b = self.whole.a, self.whole.b
-        of_a, of_b = ({self._outer(which, (a, b)[which], t): t for t in self._captured(which)} for which in (0, 1))
-        return [(tensor, of_b[key]) for key, tensor in of_a.items() if key in of_b]
-
-    def _captured(self, which: int) -> list[int]:
-        """Return what a graph reads of the graphs around it, initializers not counted."""
-        graph = (self.a, self.b)[which]
-        side = graph.side
-        return [t for t in graph.uses if side.view.tensor_graphs[t] != graph.graph and t not in side.held]
-
-    def _make_leaf_key(self, which: int) -> Callable[[int], Hashable]:
+    def _make_leaf_key(self, which: int, side: Side) -> Callable[[int], Hashable]:
         """Return the function that keys what a graph does not compute itself, alike on both sides."""
-        side = (self.whole.a, self.whole.b)[which]
-        places = {pair[which]: number for number, pair in enumerate(self.given)}
+        positions = {pair[which]: position for position, pair in enumerate(self.boundary)}
 
         def key(tensor: int) -> Hashable:
-            if tensor in places:
-                return "input", places[tensor]
-            if tensor in side.held:
-                return "held", side.held[tensor]
-            return "outer", self._outer(which, side, tensor)
+            if tensor in positions:
+                return "input", positions[tensor]
+            if tensor in side.initializers:
+                return "held", side.initializers[tensor]
+            return "outer", self._outer_key(which, side, tensor)
 
         return key
 
-    def _outer(self, which: int, side: Side, tensor: int) -> Hashable:
-        """Key a tensor of a graph around this one by what it is on side A, if it has a mate there."""
+    def _find_captured(self, graph: NumberedGraph) -> list[int]:
+        """Return what a graph reads of the graphs around it, initializers not counted."""
+        side = graph.side
+        return [t for t in graph.uses if side.view.tensor_graphs[t] != graph.graph and t not in side.initializers]
+
+    def _outer_key(self, which: int, side: Side, tensor: int) -> Hashable:
+        """Key a tensor of a graph around this one by what it is on side A, if it has a match there."""
         producer, graph = side.view.producers[tensor], side.view.tensor_graphs[tensor]
         if producer is None:
-            known = self.whole.graphs.get(graph) if which else graph
-            place = side.input_places.get(tensor)
-            return ("undefined", side.view.names[tensor]) if place is None else ("input", known, place)
-        position = side.places[tensor]
-        mate = self.match_in_a[producer] if which else producer
-        if mate == NO_MATCH or (not which and self.match_in_b[producer] == NO_MATCH):
-            return "alone", which, producer, position
-        return "node", mate, position
+            graph_a = self.alignment.graph_in_a.get(graph) if which else graph
+            position = side.input_positions.get(tensor)
+            return ("undefined", side.view.names[tensor]) if position is None else ("input", graph_a, position)
+        position = side.output_positions[tensor]
+        match = self.match_in_a[producer] if which else producer
+        if match == NO_MATCH or (not which and self.match_in_b[producer] == NO_MATCH):
+            return "unmatched", which, producer, position
+        return "node", match, position
 
     def run(self) -> None:
-        """Pair what can be paired: first what is alike in every respect, last what has changed in some."""
-        signatures, operators = (lambda s, n: s.signatures[n]), (lambda s, n: s.operators[n])
-        for by_name in self.whole.preference.name_keys():
-            self._pair_only_ones(lambda g, n, key=by_name: key(g.side, n))  # type: ignore[misc]
+        """Match what can be matched: first what is alike in every respect, last what has changed in some."""
+        preference = self.alignment.preference
+        if preference.initializer_names:
+            self._match_unique(lambda g, n: _initializer_names(g.side, n))
+        if preference.output_names:
+            self._match_unique(lambda g, n: _output_name(g.side, n))
         for _ in range(2):  # the second time for those that the first made the only ones
-            self._pair_only_ones(lambda g, n: (g.around[n], g.inside.get(n)))
-            if self.whole.preference.from_below:
-                self._pair_only_ones(lambda g, n: g.down[n])
-            self._pair_only_ones(lambda g, n: g.up[n])
-            self._spread_to_producers(signatures)
-            self._pair_only_ones(lambda g, n: g.down[n])
-            self._spread(signatures)
-        self._pair_in_order(lambda g, n: g.near[n])
-        self._spread(signatures)
-        self._pair_in_order(lambda g, n: g.side.signatures[n])
-        self._spread(signatures)
-        self._spread_all(operators)
-        self._pair_in_order(lambda g, n: g.side.operators[n])
-        self._spread(operators)
-        self._pair_copies(lambda g, n: g.around[n])
-        self._pair_copies(lambda g, n: g.up[n])
-        settler = TieBreaker(self.a, self.b, self.match_in_b, self.match_in_a, self.ends)
-        settler.swap_equal_nodes()
-        if not self.whole.preference.output_names:
-            settler.move_upstream()
-        self._spread_all(signatures)
+            self._match_unique(lambda g, n: (g.around[n], g.inside.get(n)))
+            if preference.from_below:
+                self._match_unique(lambda g, n: g.down[n])
+            self._match_unique(lambda g, n: g.up[n])
+            self._spread_to_producers(_signature)
+            self._match_unique(lambda g, n: g.down[n])
+            self._spread(_signature)
+        self._match_in_order(lambda g, n: g.near[n])
+        self._spread(_signature)
+        self._match_in_order(lambda g, n: g.side.signatures[n])
+        self._spread(_signature)
+        self._spread_all(_operator)
+        self._match_in_order(lambda g, n: g.side.operators[n])
+        self._spread(_operator)
+        self._match_copies(lambda g, n: g.around[n])
+        self._match_copies(lambda g, n: g.up[n])
+        ties = _TieBreaker(self)
+        ties.swap_equal_nodes()
+        if not preference.output_names:
+            ties.move_upstream()
+        self._spread_all(_signature)
 
-    def _pair(self, a: int, b: int) -> None:
+    def _match(self, a: int, b: int) -> None:
         self.match_in_b[a], self.match_in_a[b] = b, a
-        self.lone[0] -= 1
-        self.lone[1] -= 1
+        self.unmatched[0] -= 1
+        self.unmatched[1] -= 1
         self.new.append((a, b))
 
-    def _pair_only_ones(self, key: Callable[[NumberedGraph, int], Hashable]) -> None:
-        """Pair nodes that are on each side the only one with their key; None is no key."""
-        for nodes, others in self._find_alike(key):
+    def _match_unique(self, key: _GraphKey) -> None:
+        """Match nodes that are on each side the only unmatched one with their key; None is no key."""
+        for nodes, others in self._group_unmatched(key):
             if len(nodes) == len(others) == 1:
-                self._pair(nodes[0], others[0])
+                self._match(nodes[0], others[0])
 
-    def _pair_copies(self, key: Callable[[NumberedGraph, int], Hashable]) -> None:
-        """Pair what is left and alike, one with one: copies of a computation, of which any may be any."""
-        for nodes, others in self._find_alike(key):
+    def _match_copies(self, key: _GraphKey) -> None:
+        """Match what is left and alike, one with one: copies of a computation, of which any may be any."""
+        for nodes, others in self._group_unmatched(key):
             for a, b in zip(nodes, others, strict=False):
-                self._pair(a, b)
+                self._match(a, b)
 
-    def _find_alike(self, key: Callable[[NumberedGraph, int], Hashable]) -> Iterable[tuple[list[int], list[int]]]:
-        """Return the nodes without mates that have the same key, of both sides."""
-        if not all(self.lone):
+    def _group_unmatched(self, key: _GraphKey) -> Iterable[tuple[list[int], list[int]]]:
+        """Return the unmatched nodes that have the same key, of both sides."""
+        if not all(self.unmatched):
             return []
         free = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), lambda n: key(self.a, n))
         others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), lambda n: key(self.b, n))
@@ -222,77 +235,73 @@ class _GraphAlignment:
 
     # Spreading -------------------------------------------------------------------------------------------
 
-    def _spread_to_producers(self, key: Callable[[Side, int], Hashable]) -> None:
-        """Pair what feeds new pairs at the same place: what equal results are computed from is equal."""
+    def _spread_to_producers(self, key: _NodeKey) -> None:
+        """Match what feeds new matches at the same position: what equal results are computed from is equal."""
         waiting = deque(self.new)
-        while waiting and all(self.lone):
+        while waiting and all(self.unmatched):
             index_a, index_b = waiting.popleft()
-            known = len(self.new)
-            self._pair_producers(index_a, index_b, key)
-            waiting.extend(self.new[position] for position in range(known - len(self.new), 0))
+            before = len(self.new)
+            self._match_producers(index_a, index_b, key)
+            waiting.extend(self.new[position] for position in range(before - len(self.new), 0))
 
-    def _spread(self, key: Callable[[Side, int], Hashable]) -> None:
-        """Let pairs find their neighbours: those that feed them at the same place, those that alone read the same."""
-        for of_a, of_b in self.given:
-            self._pair_readers(of_a, of_b, key)
-        while self.new and all(self.lone):
+    def _spread(self, key: _NodeKey) -> None:
+        """Let matches find their neighbours: what feeds them at the same position, and what alone reads the same."""
+        for of_a, of_b in self.boundary:
+            self._match_readers(of_a, of_b, key)
+        while self.new and all(self.unmatched):
             index_a, index_b = self.new.popleft()
-            node_a, node_b = self.whole.a.view.nodes[index_a], self.whole.b.view.nodes[index_b]
-            self._pair_producers(index_a, index_b, key)
+            node_a, node_b = self.a.side.view.nodes[index_a], self.b.side.view.nodes[index_b]
+            self._match_producers(index_a, index_b, key)
             for of_a, of_b in zip(node_a.outputs, node_b.outputs, strict=False):
-                self._pair_readers(of_a, of_b, key)
+                self._match_readers(of_a, of_b, key)
 
-    def _spread_all(self, key: Callable[[Side, int], Hashable]) -> None:
+    def _spread_all(self, key: _NodeKey) -> None:
         self.new = deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
         self._spread(key)
 
-    def _pair_producers(self, a: int, b: int, key: Callable[[Side, int], Hashable]) -> None:
+    def _match_producers(self, a: int, b: int, key: _NodeKey) -> None:
         feeds = dict(self.b.feeds(b))
-        for position, tensor in self.a.feeds(a):
-            if position in feeds:
-                self._pair_makers(tensor, feeds[position], key)
+        side_a, side_b = self.a.side, self.b.side
+        for position, of_a in self.a.feeds(a):
+            of_b = feeds.get(position, NO_TENSOR)
+            producer_a, producer_b = self.a.producer(of_a), self.b.producer(of_b)
+            if producer_a is None or producer_b is None:
+                continue
+            if self.match_in_b[producer_a] != NO_MATCH or self.match_in_a[producer_b] != NO_MATCH:
+                continue
+            same_output = side_a.output_positions[of_a] == side_b.output_positions[of_b]
+            if same_output and key(side_a, producer_a) == key(side_b, producer_b):
+                self._match(producer_a, producer_b)
 
-    def _pair_makers(self, of_a: int, of_b: int, key: Callable[[Side, int], Hashable]) -> None:
-        if NO_TENSOR in (of_a, of_b):
-            return
-        side_a, side_b = self.whole.a, self.whole.b
-        a, b = side_a.view.producers[of_a], side_b.view.producers[of_b]
-        if a is None or b is None or self.match_in_b[a] != NO_MATCH or self.match_in_a[b] != NO_MATCH:
-            return
-        node_a, node_b = side_a.view.nodes[a], side_b.view.nodes[b]
-        here = node_a.graph == self.a.graph and node_b.graph == self.b.graph
-        if here and key(side_a, a) == key(side_b, b) and side_a.places[of_a] == side_b.places[of_b]:
-            self._pair(a, b)
-
-    def _pair_readers(self, of_a: int, of_b: int, key: Callable[[Side, int], Hashable]) -> None:
+    def _match_readers(self, of_a: int, of_b: int, key: _NodeKey) -> None:
         uses_a = [use for use in self.a.uses.get(of_a, ()) if self.match_in_b[use[0]] == NO_MATCH]
         uses_b = [use for use in self.b.uses.get(of_b, ()) if self.match_in_a[use[0]] == NO_MATCH]
         if not uses_a or not uses_b:
             return
-        free = group(uses_a, lambda use: (key(self.whole.a, use[0]), use[1]))
-        others = group(uses_b, lambda use: (key(self.whole.b, use[0]), use[1]))
-        for value, readers in free.items():
-            found = others.get(value, ())
-            if len(readers) == len(found) == 1:
-                (a, _), (b, _) = readers[0], found[0]
-                if self.match_in_b[a] == self.match_in_a[b] == NO_MATCH:  # it may read the tensor at two places
-                    self._pair(a, b)
+        readers_a = group(uses_a, lambda use: (key(self.a.side, use[0]), use[1]))
+        readers_b = group(uses_b, lambda use: (key(self.b.side, use[0]), use[1]))
+        for value, readers in readers_a.items():
+            others = readers_b.get(value, ())
+            if len(readers) == len(others) == 1:
+                (a, _), (b, _) = readers[0], others[0]
+                if self.match_in_b[a] == self.match_in_a[b] == NO_MATCH:  # it may read the tensor at two positions
+                    self._match(a, b)
 
     # In order --------------------------------------------------------------------------------------------
 
-    def _pair_in_order(self, key: Callable[[NumberedGraph, int], Hashable]) -> None:
-        """Align what is left between the pairs that come in the same order on both sides."""
-        if not all(self.lone):
+    def _match_in_order(self, key: _GraphKey) -> None:
+        """Align what is left between the matches that come in the same order on both sides."""
+        if not all(self.unmatched):
             return
         for left_a, left_b in self._find_gaps():
             pairs = align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b])
             for i, j in pairs:
-                self._pair(left_a[i], left_b[j])
+                self._match(left_a[i], left_b[j])
 
     def _find_gaps(self) -> Iterable[tuple[list[int], list[int]]]:
-        place = {n: position for position, n in enumerate(self.b.order)}
-        paired = [(i, place[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
-        fixed = [paired[position] for position in longest_rising([j for _, j in paired])]
+        positions = {n: position for position, n in enumerate(self.b.order)}
+        matched = [(i, positions[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
+        fixed = [matched[at] for at in longest_rising([j for _, j in matched])]
         gaps = []
         start_a = start_b = 0
         for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
@@ -302,3 +311,85 @@ class _GraphAlignment:
                 gaps.append((left_a, left_b))
             start_a, start_b = end_a + 1, end_b + 1
         return gaps
+
+
+class _TieBreaker:
+    """Swaps matches among nodes that are alike, by what their readers read."""
+
+    def __init__(self, aligned: _GraphAlignment) -> None:
+        self._a, self._b = aligned.a, aligned.b
+        self._match_in_b, self._match_in_a = aligned.match_in_b, aligned.match_in_a
+        self._outputs = group_pairs(aligned.outputs)
+
+    def swap_equal_nodes(self) -> None:
+        """Let nodes that compute the same swap matches, so that most of their readers' matches read their match."""
+        unmatched = group((n for n in self._b.order if self._match_in_a[n] == NO_MATCH), self._b.up.__getitem__)
+        for number, equals in group(self._a.order, self._a.up.__getitem__).items():
+            free = unmatched.get(number, ())
+            if len(equals) + len(free) > 1:
+                self._swap(equals, free)
+
+    def _swap(self, equals: Sequence[int], free: Sequence[int]) -> None:
+        votes: dict[tuple[int | None, int | None], float] = defaultdict(float)
+        for node, match, weight in self._find_votes(equals):
+            votes[node, match] += weight
+        pairs: list[tuple[int | None, int | None]] = [
+            (node, None if self._match_in_b[node] == NO_MATCH else self._match_in_b[node]) for node in equals
+        ]
+        pairs += [(None, node) for node in free]
+        for a, b in exchange_partners(pairs, votes):
+            if a is not None:
+                self._match_in_b[a] = NO_MATCH if b is None else b
+            if b is not None:
+                self._match_in_a[b] = NO_MATCH if a is None else a
+
+    def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+        """Yield for each use of an output the node of B that is used there, and what that says.
+
+        A reader of several of these nodes is one node that may have changed: all its votes together count as one.
+        """
+        nodes = self._a.side.view.nodes
+        own = {tensor for node in equals for tensor in nodes[node].outputs}
+        weights: dict[int, float] = {}
+        for node in equals:
+            for position, tensor in enumerate(nodes[node].outputs):
+                for reader, at in self._a.uses.get(tensor, ()):
+                    match = self._match_in_b[reader]
+                    inputs = () if match == NO_MATCH else self._b.side.view.nodes[match].inputs
+                    if 0 <= at < len(inputs):
+                        if reader not in weights:
+                            weights[reader] = 1 / sum(t in own for t in nodes[reader].inputs)
+                        yield node, self._find_maker(inputs[at], position), weights[reader]
+                yield from ((node, self._find_maker(of_b, position), 1) for of_b in self._outputs.get(tensor, ()))
+
+    def _find_maker(self, tensor: int, position: int) -> int:
+        """Return the node of B that makes a tensor as its output at a position."""
+        producer = None if tensor == NO_TENSOR else self._b.side.view.producers[tensor]
+        at_position = producer is not None and self._b.side.output_positions[tensor] == position
+        return producer if producer is not None and at_position else NO_MATCH
+
+    def move_upstream(self) -> None:
+        """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
+
+        The readers of the second then read something that was put in between; those of the first could not.
+        """
+        self._move_upstream(self._a, self._match_in_b, self._b.side, self._match_in_a)
+        self._move_upstream(self._b, self._match_in_a, self._a.side, self._match_in_b)
+
+    def _move_upstream(self, graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
+        side = graph.side
+        for node in [n for n in reversed(graph.order) if matches[n] == NO_MATCH]:
+            readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
+            feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
+            for follower, _ in readers:
+                match = matches[follower]
+                if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
+                    matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
+                    break
+
+
+def _find_feeder(side: Side, reader: int, position: int) -> int | None:
+    """Return the node that feeds a reader at a position."""
+    inputs = () if reader == NO_MATCH else side.view.nodes[reader].inputs
+    tensor = inputs[position] if 0 <= position < len(inputs) else NO_TENSOR
+    return None if tensor == NO_TENSOR else side.view.producers[tensor]

@@ -1,4 +1,11 @@
-"""Numbers for the nodes of a graph: what each is computed from, what is made of it, and an order of its own."""
+"""Numbers for the nodes of a graph: what each is computed from, what is made of it, and an order of its own.
+
+    x ─ Relu ─ Add ─ Relu ─ y      `up` of the second Relu numbers Relu(Add(Relu(x))): all that it is computed from
+                                   `down` of the first numbers y(Relu(Add(Relu))): all that is made of it
+
+Both graphs share an `Interner`, so equal numbers are equal structure. An edit changes `up` of what lies behind it and
+`down` of what lies before it, and leaves the others.
+"""
 
 from __future__ import annotations
 
@@ -21,15 +28,15 @@ def given_inputs(node: ViewNode) -> tuple[int, ...]:
     return inputs
 
 
-class Numbers:
+class Interner:
     """Gives equal things equal numbers, on both sides of a comparison."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, int] = {}
+        self._numbers: dict[Hashable, int] = {}
 
-    def __call__(self, key: Hashable) -> int:
+    def intern(self, key: Hashable) -> int:
         """Return the number of a key, the same each time."""
-        return self._known.setdefault(key, len(self._known))
+        return self._numbers.setdefault(key, len(self._numbers))
 
 
 @dataclass(slots=True)
@@ -41,39 +48,33 @@ class Side:
     """For each node a number for its operator, the operator's version, its attributes and which outputs it has."""
     operators: list[int]
     """For each node a number for its operator alone."""
-    held: Mapping[int, Hashable]
+    initializers: Mapping[int, Hashable]
     """For each initializer its type, and its contents where they count."""
-    small: Mapping[int, Hashable]
+    contents: Mapping[int, Hashable]
     """For each initializer its contents if they are few, whether they count or not."""
     opsets: list[Mapping[str, int]]
     """For each graph the opset imports that hold in it."""
-    nodes: list[list[int]] = field(init=False)
-    """The nodes of each graph."""
-
-    places: list[int] = field(init=False)
-    """For each tensor its place among the outputs of the node that makes it."""
-    input_places: dict[int, int] = field(init=False)
-    """For each input of a graph its place among them."""
+    output_positions: list[int] = field(init=False)
+    """For each tensor its position among the outputs of the node that makes it."""
+    input_positions: dict[int, int] = field(init=False)
+    """For each input of a graph its position among them."""
 
     def __post_init__(self) -> None:
-        self.nodes = [[] for _ in self.view.graphs]
-        self.places = [0] * len(self.view.names)
-        for index, node in enumerate(self.view.nodes):
-            self.nodes[node.graph].append(index)
-            for place, tensor in enumerate(node.outputs):
+        self.output_positions = [0] * len(self.view.names)
+        for node in self.view.nodes:
+            for position, tensor in enumerate(node.outputs):
                 if tensor != NO_TENSOR:
-                    self.places[tensor] = place
-        self.input_places = {t: place for graph in self.view.graphs for place, t in enumerate(graph.inputs)}
+                    self.output_positions[tensor] = position
+        self.input_positions = {t: position for graph in self.view.graphs for position, t in enumerate(graph.inputs)}
 
     def undefined(self) -> list[int]:
-        """Return the tensors that nothing computes or holds, and nobody gives: what a broken file speaks of."""
-        producers = self.view.producers
-        known = {*self.held, *self.input_places}
-        return [t for t in range(len(self.view.names)) if producers[t] is None and t not in known]
+        """Return the tensors that nothing computes, holds or is given, though a broken file names them."""
+        defined = {*self.initializers, *self.input_positions}
+        return [t for t, producer in enumerate(self.view.producers) if producer is None and t not in defined]
 
     def inputs(self, graph: int) -> list[int]:
         """Return the inputs that must be given: an initializer among the inputs is only a default."""
-        return [t for t in self.view.graphs[graph].inputs if t not in self.held]
+        return [t for t in self.view.graphs[graph].inputs if t not in self.initializers]
 
 
 @dataclass(slots=True)
@@ -102,50 +103,55 @@ class NumberedGraph:
     inside: dict[int, int] = field(default_factory=dict)
     around: dict[int, int] = field(default_factory=dict)
 
+    def producer(self, tensor: int) -> int | None:
+        """Return the node of this graph that makes a tensor."""
+        producer = None if tensor == NO_TENSOR else self.side.view.producers[tensor]
+        return producer if producer is not None and self.side.view.nodes[producer].graph == self.graph else None
+
     def feeds(self, node: int) -> Iterator[tuple[int, int]]:
         """Yield what a node reads and at which position; what its bodies capture, by how they use it."""
-        found = self.side.view.nodes[node]
-        yield from enumerate(found.inputs)
+        yield from enumerate(self.side.view.nodes[node].inputs)
         yield from self.captured.get(node, ())
 
 
 def number_graph(
-    side: Side, graph: int, numbers: Numbers, leaf: Callable[[int], Hashable], outputs: Mapping[int, Iterable[int]]
+    side: Side, graph: int, interner: Interner, leaf: Callable[[int], Hashable], outputs: Mapping[int, Iterable[int]]
 ) -> NumberedGraph:
     """Number the nodes of a graph.
 
     Args:
         side: The model.
         graph: The number of the graph.
-        numbers: Shared with the other side.
+        interner: Shared with the other side.
         leaf: Keys what the graph does not compute itself, alike on both sides.
-        outputs: For each tensor that is an output its places among the outputs, alike on both sides.
+        outputs: For each tensor that is an output its positions among the outputs, alike on both sides.
     """
-    found = NumberedGraph(side, graph)
-    _find_uses(found, numbers)
-    ends = [p for t in side.view.graphs[graph].outputs if (p := _producer_in(side, graph, t)) is not None]
-    found.order = _post_order(side, graph, [*ends, *side.nodes[graph]])
-    _number_up(found, numbers, leaf)
-    _number_down(found, numbers, outputs)
-    _number_around(found, numbers)
-    unused = [n for n in found.order if not any(t in found.uses for t in side.view.nodes[n].outputs)]
+    numbered = NumberedGraph(side, graph)
+    _find_uses(numbered, interner)
+    ends = [p for t in side.view.graphs[graph].outputs if (p := numbered.producer(t)) is not None]
+    numbered.order = _post_order(numbered, [*ends, *side.view.nodes_in[graph]])
+    _number_up(numbered, interner, leaf)
+    _number_down(numbered, interner, outputs)
+    _number_around(numbered, interner)
+    unused = [n for n in numbered.order if not any(t in numbered.uses for t in side.view.nodes[n].outputs)]
     if len(unused) > 1:  # which of them comes first in the file is no part of the structure
-        unused.sort(key=found.around.__getitem__)
-        found.order = _post_order(side, graph, [*ends, *unused, *side.nodes[graph]])
-    return found
+        unused.sort(key=numbered.around.__getitem__)
+        numbered.order = _post_order(numbered, [*ends, *unused, *side.view.nodes_in[graph]])
+    return numbered
 
 
-def _find_uses(found: NumberedGraph, numbers: Numbers) -> None:
-    for index in found.side.nodes[found.graph]:
-        node = found.side.view.nodes[index]
+def _find_uses(numbered: NumberedGraph, interner: Interner) -> None:
+    for index in numbered.side.view.nodes_in[numbered.graph]:
+        node = numbered.side.view.nodes[index]
         if node.bodies:
-            inside = _find_uses_inside(found.side, node)
-            found.captured[index] = [
-                (_CAPTURED - numbers(("captured", tuple(sorted(uses)))), tensor) for tensor, uses in inside.items()
+            inside = _find_uses_inside(numbered.side, node)
+            numbered.captured[index] = [
+                (_CAPTURED - interner.intern(("captured", tuple(sorted(uses)))), tensor)
+                for tensor, uses in inside.items()
             ]
-        for position, tensor in found.feeds(index):
+        for position, tensor in numbered.feeds(index):
             if tensor != NO_TENSOR:
-                found.uses.setdefault(tensor, []).append((index, position))
+                numbered.uses.setdefault(tensor, []).append((index, position))
 
 
 def _find_uses_inside(side: Side, node: ViewNode) -> dict[int, list[tuple[str, int, int]]]:
@@ -154,7 +160,7 @@ def _find_uses_inside(side: Side, node: ViewNode) -> dict[int, list[tuple[str, i
     waiting = [(body, side.view.graphs[body].label) for body in node.bodies]
     while waiting:
         graph, path = waiting.pop()
-        for index in side.nodes[graph]:
+        for index in side.view.nodes_in[graph]:
             inner = side.view.nodes[index]
             for position, tensor in enumerate(inner.inputs):
                 if tensor in inside:
@@ -166,12 +172,7 @@ def _find_uses_inside(side: Side, node: ViewNode) -> dict[int, list[tuple[str, i
     return inside
 
 
-def _producer_in(side: Side, graph: int, tensor: int) -> int | None:
-    producer = None if tensor == NO_TENSOR else side.view.producers[tensor]
-    return producer if producer is not None and side.view.nodes[producer].graph == graph else None
-
-
-def _post_order(side: Side, graph: int, roots: Iterable[int]) -> list[int]:
+def _post_order(numbered: NumberedGraph, roots: Iterable[int]) -> list[int]:
     """Return the nodes behind the roots, each after what it reads, inputs in their order; without recursion."""
     order: list[int] = []
     seen: set[int] = set()
@@ -184,87 +185,89 @@ def _post_order(side: Side, graph: int, roots: Iterable[int]) -> list[int]:
             elif index not in seen:
                 seen.add(index)
                 waiting.append((index, True))
-                producers = [_producer_in(side, graph, t) for t in side.view.nodes[index].reads]
+                producers = [numbered.producer(t) for t in numbered.side.view.nodes[index].reads]
                 waiting += [(p, False) for p in reversed(producers) if p is not None and p not in seen]
     return order
 
 
-def _number_up(found: NumberedGraph, numbers: Numbers, leaf: Callable[[int], Hashable]) -> None:
-    side = found.side
-    tensors: dict[int, int] = {NO_TENSOR: numbers("absent")}
+def _number_up(numbered: NumberedGraph, interner: Interner, leaf: Callable[[int], Hashable]) -> None:
+    side = numbered.side
+    tensors: dict[int, int] = {NO_TENSOR: interner.intern("absent")}
 
     def number(tensor: int) -> int:
-        known = tensors.get(tensor)
-        if known is None:
-            in_a_cycle = _producer_in(side, found.graph, tensor) is not None
-            known = tensors[tensor] = numbers("cycle" if in_a_cycle else leaf(tensor))
-        return known
+        if tensor not in tensors:
+            in_a_cycle = numbered.producer(tensor) is not None
+            tensors[tensor] = interner.intern("cycle" if in_a_cycle else leaf(tensor))
+        return tensors[tensor]
 
-    for index in found.order:
+    for index in numbered.order:
         node, signature = side.view.nodes[index], side.signatures[index]
-        found.up[index] = _number_node(node, signature, tensors, numbers, number)
-        found.near[index] = numbers((signature, tuple(_near(side, tensor) for tensor in given_inputs(node))))
+        numbered.up[index] = _number_node(node, signature, tensors, interner, number)
+        numbered.near[index] = interner.intern((signature, tuple(_near(side, tensor) for tensor in given_inputs(node))))
         if node.bodies:
             bodies = sorted(node.bodies, key=lambda body: side.view.graphs[body].label)
-            found.inside[index] = numbers(tuple(_number_body(side, g, tensors, numbers, number) for g in bodies))
+            computed = tuple(_number_body(side, body, tensors, interner, number) for body in bodies)
+            numbered.inside[index] = interner.intern(computed)
 
 
 def _number_node(
-    node: ViewNode, signature: int, tensors: dict[int, int], numbers: Numbers, number: Callable[[int], int]
+    node: ViewNode, signature: int, tensors: dict[int, int], interner: Interner, number: Callable[[int], int]
 ) -> int:
     """Number a node by its signature and what it reads, and the tensors that it makes by that."""
-    up = numbers((signature, tuple(map(number, given_inputs(node))), tuple(sorted(map(number, node.captures)))))
+    up = interner.intern((signature, tuple(map(number, given_inputs(node))), tuple(sorted(map(number, node.captures)))))
     for position, tensor in enumerate(node.outputs):
         if tensor != NO_TENSOR:
-            tensors[tensor] = numbers((up, position))
+            tensors[tensor] = interner.intern((up, position))
     return up
 
 
 def _number_body(
-    side: Side, graph: int, tensors: dict[int, int], numbers: Numbers, number: Callable[[int], int]
+    side: Side, graph: int, tensors: dict[int, int], interner: Interner, number: Callable[[int], int]
 ) -> Hashable:
     """Number what a body computes, in the terms of the graph around it."""
     body = side.view.graphs[graph]
-    tensors.update((tensor, numbers(("body input", position))) for position, tensor in enumerate(body.inputs))
-    for index in side.nodes[graph]:
+    tensors.update((tensor, interner.intern(("body input", position))) for position, tensor in enumerate(body.inputs))
+    for index in side.view.nodes_in[graph]:
         node = side.view.nodes[index]
-        _number_node(node, side.signatures[index], tensors, numbers, number)
+        _number_node(node, side.signatures[index], tensors, interner, number)
         for inner in node.bodies:
-            _number_body(side, inner, tensors, numbers, number)
+            _number_body(side, inner, tensors, interner, number)
     return body.label, tuple(map(number, body.outputs))
 
 
 def _near(side: Side, tensor: int) -> Hashable:
     producer = None if tensor == NO_TENSOR else side.view.producers[tensor]
-    return side.held.get(tensor) if producer is None else side.signatures[producer]
+    return side.initializers.get(tensor) if producer is None else side.signatures[producer]
 
 
-def _number_down(found: NumberedGraph, numbers: Numbers, outputs: Mapping[int, Iterable[int]]) -> None:
-    down = found.down
-    for index in reversed(found.order):
+def _number_down(numbered: NumberedGraph, interner: Interner, outputs: Mapping[int, Iterable[int]]) -> None:
+    down = numbered.down
+    for index in reversed(numbered.order):
         uses: list[tuple[int, int, int]] = []
-        for position, tensor in enumerate(found.side.view.nodes[index].outputs):
-            uses += [(position, _GRAPH_OUTPUT, place) for place in outputs.get(tensor, ())]
-            readers: Sequence[tuple[int, int]] = found.uses.get(tensor, ())
+        for position, tensor in enumerate(numbered.side.view.nodes[index].outputs):
+            uses += [(position, _GRAPH_OUTPUT, at) for at in outputs.get(tensor, ())]
+            readers: Sequence[tuple[int, int]] = numbered.uses.get(tensor, ())
             uses += [(position, at, down.get(reader, _IN_A_CYCLE)) for reader, at in readers]
-        down[index] = numbers((found.side.signatures[index], tuple(sorted(uses))))
+        down[index] = interner.intern((numbered.side.signatures[index], tuple(sorted(uses))))
 
 
-def _number_around(found: NumberedGraph, numbers: Numbers) -> None:
+def _number_around(numbered: NumberedGraph, interner: Interner) -> None:
     """Number a node with its neighbours: among copies of one computation it tells which feeds what, and who shares."""
-    side, both = found.side, {n: numbers((found.up[n], found.down[n])) for n in found.order}
+    side, both = numbered.side, {n: interner.intern((numbered.up[n], numbered.down[n])) for n in numbered.order}
 
     def neighbour(tensor: int) -> Hashable:
-        producer = _producer_in(side, found.graph, tensor)
+        producer = numbered.producer(tensor)
         if producer is not None:
             return both[producer]
         # Of what nobody computes it is the readers that tell one from another.
-        return None if tensor == NO_TENSOR else tuple(sorted((at, both[reader]) for reader, at in found.uses[tensor]))
+        return (
+            None if tensor == NO_TENSOR else tuple(sorted((at, both[reader]) for reader, at in numbered.uses[tensor]))
+        )
 
-    known: dict[int, int] = {}
-    for index in found.order:
-        feeds = [tensor for _, tensor in found.feeds(index)]
-        known.update((tensor, numbers(neighbour(tensor))) for tensor in feeds if tensor not in known)
-        readers = [use for tensor in side.view.nodes[index].outputs for use in found.uses.get(tensor, ())]
-        key = both[index], tuple(known[t] for t in feeds), tuple(sorted((at, both[reader]) for reader, at in readers))
-        found.around[index] = numbers(key)
+    neighbours: dict[int, int] = {}
+    for index in numbered.order:
+        feeds = [tensor for _, tensor in numbered.feeds(index)]
+        neighbours.update((t, interner.intern(neighbour(t))) for t in feeds if t not in neighbours)
+        readers = [use for tensor in side.view.nodes[index].outputs for use in numbered.uses.get(tensor, ())]
+        uses = tuple(sorted((at, both[reader]) for reader, at in readers))
+        numbered.around[index] = interner.intern((both[index], tuple(neighbours[t] for t in feeds), uses))

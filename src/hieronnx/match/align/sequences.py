@@ -43,7 +43,7 @@ def _align_exactly(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[i
     for edits in range(min(len(a) + len(b), _EXACT_EDITS) + 1):
         steps.append(dict(furthest))
         for diagonal in range(-edits, edits + 1, 2):
-            i = _enter(furthest, diagonal, edits)
+            i, _ = _enter(furthest, diagonal, edits)
             while i < len(a) and i - diagonal < len(b) and a[i] == b[i - diagonal]:
                 i += 1
             furthest[diagonal] = i
@@ -52,35 +52,29 @@ def _align_exactly(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[i
     return None
 
 
-def _enters_by_insertion(furthest: dict[int, int], diagonal: int, edits: int) -> bool:
-    return diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1])
-
-
-def _enter(furthest: dict[int, int], diagonal: int, edits: int) -> int:
-    """Return where in `a` the walk enters a diagonal: by an insertion from above, or by a deletion from below."""
-    inserted = _enters_by_insertion(furthest, diagonal, edits)
-    return furthest[diagonal + 1] if inserted else furthest[diagonal - 1] + 1
+def _enter(furthest: dict[int, int], diagonal: int, edits: int) -> tuple[int, bool]:
+    """Return where in `a` the walk enters a diagonal, and whether by an insertion, not a deletion."""
+    inserted = diagonal == -edits or (diagonal != edits and furthest[diagonal - 1] < furthest[diagonal + 1])
+    return (furthest[diagonal + 1] if inserted else furthest[diagonal - 1] + 1), inserted
 
 
 def _walk_back(steps: list[dict[int, int]], i: int, j: int) -> list[tuple[int, int]]:
     pairs = []
     for edits in range(len(steps) - 1, -1, -1):
-        diagonal = i - j
-        entered = _enter(steps[edits], diagonal, edits)
+        entered, inserted = _enter(steps[edits], i - j, edits)
         while i > entered:
             i, j = i - 1, j - 1
             pairs.append((i, j))
-        inserted = _enters_by_insertion(steps[edits], diagonal, edits)
         i, j = (i, j - 1) if inserted else (i - 1, j)
     return pairs[::-1]
 
 
 def _align_by_rank(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pair the first of each item with the first, the second with the second, and keep what rises in both."""
-    places: dict[Hashable, list[int]] = defaultdict(list)
+    positions: dict[Hashable, list[int]] = defaultdict(list)
     for j in range(len(b) - 1, -1, -1):
-        places[b[j]].append(j)
-    pairs = [(i, places[item].pop()) for i, item in enumerate(a) if places.get(item)]
+        positions[b[j]].append(j)
+    pairs = [(i, positions[item].pop()) for i, item in enumerate(a) if positions.get(item)]
     return [pairs[index] for index in longest_rising([j for _, j in pairs])]
 
 
@@ -97,33 +91,33 @@ def longest_rising(values: Sequence[int]) -> list[int]:
             ends.append(position)
         else:
             tails[length], ends[length] = value, position
-    found = []
+    rising = []
     position = ends[-1] if ends else -1
     while position >= 0:
-        found.append(position)
+        rising.append(position)
         position = before[position]
-    return found[::-1]
+    return rising[::-1]
 
 
 def exchange_partners(
     pairs: Sequence[tuple[int | None, int | None]], votes: Mapping[tuple[int | None, int | None], float]
 ) -> list[tuple[int | None, int | None]]:
-    """Let pairs exchange partners as long as two of them have more votes so; who is alone has None for a partner."""
+    """Let pairs exchange partners as long as two of them have more votes so; None stands for no partner."""
     current = set(pairs)
     wanted = {item for pair in votes if pair not in current for item in pair}
-    found = [pair for pair in pairs if not wanted.isdisjoint(pair)]
-    if len(found) > _MOST_EXCHANGED:
+    movable = [pair for pair in pairs if not wanted.isdisjoint(pair)]
+    if len(movable) > _MOST_EXCHANGED:
         return list(pairs)
-    settled = [pair for pair in pairs if wanted.isdisjoint(pair)]
+    others = [pair for pair in pairs if wanted.isdisjoint(pair)]
     improved = True
     while improved:
         improved = False
-        for i, j in combinations(range(len(found)), 2):
-            (a, b), (c, d) = found[i], found[j]
+        for i, j in combinations(range(len(movable)), 2):
+            (a, b), (c, d) = movable[i], movable[j]
             if votes.get((a, d), 0) + votes.get((c, b), 0) > votes.get((a, b), 0) + votes.get((c, d), 0):
-                found[i], found[j] = (a, d), (c, b)
+                movable[i], movable[j] = (a, d), (c, b)
                 improved = True
-    return settled + found
+    return others + movable
 
 
 def group_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:

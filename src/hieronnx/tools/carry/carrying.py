@@ -1,10 +1,10 @@
-"""The carry of files: open both, carry, count, write."""
+"""The carry of files: open both, carry, count what the tool did to nodes and calls, write."""
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from hieronnx.errors import InputError
 from hieronnx.files.opening import load, sidecar_path
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.records import CONFIDENCE
-from hieronnx.tools.carry.accounting import INSERTED, REWRITTEN, UNTOUCHED, find_lost, group_rewritten, judge_nodes
+from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
 from hieronnx.tools.carry.relation import check_related, is_renamed
-from hieronnx.tools.carry.result import CarryResult
+from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
 from hieronnx.tools.carry.transfer import Transfer, transfer
 from hieronnx.tools.carry.views import Pair, open_pair, run_pair
 
 _WEAK = frozenset({"name", "dataflow", "root"})
 _MANY = 0.1
+_UNTOUCHED, _REWRITTEN, _INSERTED = "untouched", "rewritten", "inserted"
 
 
 def carry(
@@ -92,25 +92,6 @@ def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: boo
     return _write(result, made, output, pair.b, embed=embed, sidecar=sidecar, temporary=True)
 
 
-def _account(pair: Pair, moved: Transfer) -> CarryResult:
-    judged = judge_nodes(pair, moved)
-    nodes = moved.hierarchy.nodes
-    verdicts = Counter(judged)
-    evidence = Counter(node.evidence for node in nodes)
-    return CarryResult(
-        hierarchy=moved.hierarchy,
-        path=None,
-        sidecar=None,
-        nodes_before=len(pair.hierarchy.nodes),
-        untouched=verdicts[UNTOUCHED],
-        rewritten=verdicts[REWRITTEN],
-        inserted=verdicts[INSERTED],
-        rewritten_by_call=group_rewritten(nodes, judged),
-        lost=find_lost(pair, moved),
-        by_evidence={name: evidence[name] for name in CONFIDENCE},
-    )
-
-
 def _write(
     result: CarryResult,
     model: ModelLike,
@@ -128,3 +109,67 @@ def _write(
         path=output,
         sidecar=sidecar_path(output) if sidecar else None,
     )
+
+
+# -- what the tool did ------------------------------------------------------------------------------------
+
+
+def _account(pair: Pair, moved: Transfer) -> CarryResult:
+    nodes = moved.hierarchy.nodes
+    verdicts = list(_judge_nodes(pair, moved))
+    counts, evidence = Counter(verdicts), Counter(node.evidence for node in nodes)
+    rewritten = (node for node, verdict in zip(nodes, verdicts, strict=True) if verdict == _REWRITTEN)
+    return CarryResult(
+        hierarchy=moved.hierarchy,
+        path=None,
+        sidecar=None,
+        nodes_before=len(pair.hierarchy.nodes),
+        untouched=counts[_UNTOUCHED],
+        rewritten=counts[_REWRITTEN],
+        inserted=counts[_INSERTED],
+        rewritten_by_call=_group_rewritten(rewritten),
+        lost=_find_lost(pair, moved),
+        by_evidence={name: evidence[name] for name in CONFIDENCE},
+    )
+
+
+def _judge_nodes(pair: Pair, moved: Transfer) -> Iterator[str]:
+    """Say of each node of graph B, in file order, what happened to it."""
+    makers: dict[int, set[str]] = defaultdict(set)
+    """For each tensor of B the operators that made its value in A."""
+    for of_a, of_b in enumerate(moved.carried.tensors):
+        producer = pair.a.producers[of_a]
+        if of_b is not None and producer is not None:
+            makers[of_b].add(pair.a.nodes[producer].op)
+    for index in pair.b.file_order:
+        node, attribution = pair.b.nodes[index], moved.carried.nodes[index]
+        if any(node.op in makers.get(t, ()) for t in node.outputs):
+            yield _UNTOUCHED
+        else:
+            yield _INSERTED if attribution is None or attribution.evidence == "dataflow" else _REWRITTEN
+
+
+def _group_rewritten(nodes: Iterable[Node]) -> tuple[RewrittenNodes, ...]:
+    """Group the rewritten nodes by call and operator, those that do the work of most calls first."""
+    groups: dict[tuple[CallId, str], list[Node]] = defaultdict(list)
+    for node in nodes:
+        groups[node.scope, node.op_type].append(node)
+    rewritten = [
+        RewrittenNodes(scope, op_type, len(members), tuple(dict.fromkeys(o for node in members for o in node.origins)))
+        for (scope, op_type), members in groups.items()
+    ]
+    return tuple(sorted(rewritten, key=lambda item: (-len(item.origins), -item.nodes)))
+
+
+def _find_lost(pair: Pair, moved: Transfer) -> tuple[LostCall, ...]:
+    """Find the calls that had nodes and have none any more, and the initializers that hold their work."""
+    before, after = (
+        {call for node in nodes if node.evidence != "root" for call in (node.scope, *node.origins)}
+        for nodes in (pair.hierarchy.nodes, moved.hierarchy.nodes)
+    )
+    folded: dict[CallId, list[str]] = defaultdict(list)
+    for initializer in moved.hierarchy.initializers:
+        for origin in initializer.origins:
+            folded[origin].append(initializer.name)
+    gone = (call.id for call in pair.hierarchy.calls if call.id in before and call.id not in after)
+    return tuple(LostCall(call, tuple(folded[call])) for call in gone)

@@ -1,15 +1,14 @@
-"""Making the hierarchy of the graph after from that of the graph before."""
+"""Making the hierarchy of graph B from that of graph A."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hieronnx.attribute.carried import Carried, Folded, carry_scopes
+from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
-from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Initializer
+from hieronnx.hierarchy.records import BoundTensor, Call, Initializer
 from hieronnx.tools.carry.views import Pair
 
 
@@ -22,9 +21,9 @@ class Transfer:
 
 
 def transfer(pair: Pair) -> Transfer:
-    """Carry the scopes over, fill what is left open, and make the hierarchy of the graph after."""
+    """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
-    carried = carry_scopes(pair.a, _find_scopes(pair.a, before), pair.b, before.tree, pair.known)
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.known)
     filled = fill_gaps(pair.b, carried.nodes, before.tree)
     hierarchy = Hierarchy(
         modules=before.modules,
@@ -36,27 +35,17 @@ def transfer(pair: Pair) -> Transfer:
     return Transfer(carried, hierarchy)
 
 
-def _find_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
-    """Return what is known of each node; a fallback to the root is none: the graph after may tell more."""
-    known = {(node.graph, node.output): node for node in hierarchy.nodes}
-    found = (known[view.node_key(index)] for index in range(len(view.nodes)))
-    return [
-        None if node.evidence == "root" else Attribution(node.scope, node.origins, node.evidence, node.rule)
-        for node in found
-    ]
-
-
 # -- initializers -----------------------------------------------------------------------------------------
 
 
 def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
     """Yield the initializers: what they hold, and whose work, that of earlier tools included."""
-    before = {held.name: held for held in pair.hierarchy.initializers}
+    initializers = {initializer.name: initializer for initializer in pair.hierarchy.initializers}
     for tensor in pair.b.constants:
         folded = carried.initializers.get(tensor, Folded((), ()))
-        sources = [before[name] for name in folded.sources if name in before]
-        parameters = {held.parameter for held in sources if held.parameter is not None}
-        origins = dict.fromkeys((*folded.origins, *(origin for held in sources for origin in held.origins)))
+        sources = [initializers[name] for name in folded.sources if name in initializers]
+        parameters = {source.parameter for source in sources if source.parameter is not None}
+        origins = dict.fromkeys((*folded.origins, *(origin for source in sources for origin in source.origins)))
         yield Initializer(pair.b.names[tensor], parameters.pop() if len(parameters) == 1 else None, tuple(origins))
 
 
@@ -64,16 +53,15 @@ def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
 
 
 def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
-    """Return the calls, with what they took and gave by the names that it has in the graph after."""
-    a, b = pair.a, pair.b
-    numbers = {(a.graphs[graph].key, a.names[t]): t for t, graph in enumerate(a.tensor_graphs)}
+    """Return the calls, with the tensors that they received and returned by their names in graph B."""
 
-    def move(passed: BoundTensor) -> BoundTensor:
-        number = None if passed.tensor is None else numbers.get((passed.graph, passed.tensor))
-        held = None if number is None else carried.tensors[number]
-        if held is None:
-            return BoundTensor(passed.name, None)
-        return BoundTensor(passed.name, b.names[held], b.graphs[b.tensor_graphs[held]].key)
+    def move(bound: BoundTensor) -> BoundTensor:
+        of_a = None if bound.tensor is None else pair.a.find_tensor(bound.graph, bound.tensor)
+        of_b = None if of_a is None else carried.tensors[of_a]
+        if of_b is None:
+            return BoundTensor(bound.name, None)
+        graph, name = pair.b.tensor_key(of_b)
+        return BoundTensor(bound.name, name, graph)
 
     return tuple(
         replace(

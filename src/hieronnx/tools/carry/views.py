@@ -1,4 +1,4 @@
-"""The two graphs that a hierarchy is carried between, seen so that they can be compared."""
+"""Opening the two models that a hierarchy is carried between, and viewing their graphs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def open_pair(original: ModelLike, transformed: ModelLike) -> Pair:
         HieronnxError: If one cannot be read, or the original has no hierarchy.
     """
     before, after = open_model(original), open_model(transformed)
-    return _make_pair(before, after)
+    hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
+    return Pair(before, after, hierarchy, _view(before), _view(after))
 
 
 def run_pair(original: ModelLike, transformed: ModelLike, inputs: Mapping[str, Any] | None) -> Pair:
@@ -48,16 +49,10 @@ def run_pair(original: ModelLike, transformed: ModelLike, inputs: Mapping[str, A
         HieronnxError: If one cannot be read or run, or the original has no hierarchy.
     """
     require("onnxruntime", "runtime")
-    from hieronnx.match.by_value import match_tensors_by_value
+    from hieronnx.tools.carry.running import match_tensors_by_value
 
-    before, after = open_model(original), open_model(transformed)
-    pair = _make_pair(before, after)
-    return replace(pair, known=match_tensors_by_value(before, after, pair.a, pair.b, inputs))
-
-
-def _make_pair(before: OpenedModel, after: OpenedModel) -> Pair:
-    hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
-    return Pair(before, after, hierarchy, _view(before), _view(after))
+    pair = open_pair(original, transformed)
+    return replace(pair, known=match_tensors_by_value(pair.before, pair.after, pair.a, pair.b, inputs))
 
 
 def _view(opened: OpenedModel) -> View:

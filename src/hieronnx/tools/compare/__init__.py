@@ -1,4 +1,4 @@
-"""Comparing two ONNX files, one file per stage: sign, number, align, settle, wire, tell the differences."""
+"""Compare: whether two ONNX files are the same computation, and if not, which nodes and values differ."""
 
 from __future__ import annotations
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from typing import TypeAlias
 
+from hieronnx.attribute.carried import carry_scopes, read_scopes
 from hieronnx.files.opening import OpenedModel, load_ir_model, open_model
-from hieronnx.graph.view import ModelLike
+from hieronnx.graph.view import ModelLike, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import Attribution
 from hieronnx.match.align.alignment import Alignment, Preference
-from hieronnx.match.align.numbering import NumberedGraph, Numbers, Side
+from hieronnx.match.align.numbering import Interner, NumberedGraph, Side
 from hieronnx.match.align.signatures import make_side
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
-from hieronnx.tools.compare.places import place_changes
-from hieronnx.tools.compare.result import CompareResult
+from hieronnx.tools.compare.result import CompareResult, NodeChange
+
+_Key: TypeAlias = tuple[str, str]
 
 # Each gives an alignment, and the smallest edit is the answer; among equally small ones names are the better guide.
 _PREFERENCES = (
@@ -44,29 +51,72 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         'different: 24 nodes removed, 12 nodes added; 70 nodes the same'
     """
     opened_a, opened_b = open_model(a), open_model(b)
-    numbers = Numbers()
-    side_a = _open_side(a, opened_a, numbers, values)
-    side_b = _open_side(b, opened_b, numbers, values)
+    interner = Interner()
+    side_a = _open_side(a, opened_a, interner, values)
+    side_b = _open_side(b, opened_b, interner, values)
     numbered: dict[tuple[int, int], NumberedGraph] = {}
     best: tuple[CompareResult, Wiring] | None = None
-    no_names = _share_no_names(side_a, side_b)
+    no_names = set(side_a.view.names).isdisjoint(filter(None, side_b.view.names))
     for preference in _PREFERENCES:
         if no_names and preference.initializer_names:
             break
-        wiring = Wiring(Alignment(side_a, side_b, numbers, preference, numbered).run())
-        found = find_differences(wiring, opened_a, opened_b, names=names, values=values)
-        if best is None or found.size <= best[0].size:
-            best = found, wiring
-        if not found.size:
+        wiring = Wiring(Alignment(side_a, side_b, interner, preference, numbered).run())
+        result = find_differences(wiring, opened_a, opened_b, names=names, values=values)
+        if best is None or result.size <= best[0].size:
+            best = result, wiring
+        if not result.size:
             break
     assert best is not None
-    return place_changes(*best, opened_a.hierarchy, opened_b.hierarchy)
+    return _locate_changes(*best, opened_a.hierarchy, opened_b.hierarchy)
 
 
-def _share_no_names(a: Side, b: Side) -> bool:
-    return set(a.view.names).isdisjoint(filter(None, b.view.names))
-
-
-def _open_side(model: ModelLike, opened: OpenedModel, numbers: Numbers, values: bool) -> Side:
+def _open_side(model: ModelLike, opened: OpenedModel, interner: Interner, values: bool) -> Side:
     with_weights = values and isinstance(model, str | os.PathLike)
-    return make_side(load_ir_model(model) if with_weights else opened.model, numbers, values=values)
+    return make_side(load_ir_model(model) if with_weights else opened.model, interner, values=values)
+
+
+# -- in the module hierarchy ------------------------------------------------------------------------------
+
+
+def _locate_changes(result: CompareResult, wiring: Wiring, a: Hierarchy | None, b: Hierarchy | None) -> CompareResult:
+    """Return the comparison with the call of each changed node, also where only one of the files has a hierarchy."""
+    in_a = {(change.before.graph, change.before.output) for change in result.nodes if change.before is not None}
+    in_b = {(change.node.graph, change.node.output) for change in result.nodes if change.before is None}
+    calls_a = _find_calls(in_a, wiring.a.view, a, wiring.b.view, b, wiring.tensor_in_b)
+    calls_b = _find_calls(in_b, wiring.b.view, b, wiring.a.view, a, wiring.tensor_in_a)
+
+    def locate(change: NodeChange) -> NodeChange:
+        calls, node = (calls_a, change.before) if change.before is not None else (calls_b, change.node)
+        if (node.graph, node.output) not in calls:
+            return change
+        call, tag = calls[node.graph, node.output]
+        return replace(change, scope=call.scope, tag=tag, origins=call.origins)
+
+    return replace(result, nodes=tuple(map(locate, result.nodes)))
+
+
+def _find_calls(
+    keys: Set[_Key],
+    view: View,
+    hierarchy: Hierarchy | None,
+    other: View,
+    other_hierarchy: Hierarchy | None,
+    tensors: Mapping[int, int],
+) -> dict[_Key, tuple[Attribution, str]]:
+    """Find the calls of nodes, and their tags: in their own hierarchy, or carried over from the other file.
+
+    The tensors that were aligned are the fixed points of carry. Where a node's own call is only a fallback to the root,
+    the other file may tell more.
+    """
+    calls: dict[_Key, tuple[Attribution, str]] = {}
+    for source, from_hierarchy in ((view, hierarchy), (other, other_hierarchy)):
+        if from_hierarchy is None or calls.keys() >= keys:
+            continue
+        attributions = read_scopes(source, from_hierarchy)
+        if source is not view:
+            attributions = carry_scopes(other, attributions, view, from_hierarchy.tree, tensors).nodes
+        for index, attribution in enumerate(attributions):
+            key = view.node_key(index)
+            if attribution is not None and key in keys and key not in calls:
+                calls[key] = attribution, from_hierarchy.tag_of(attribution.scope)
+    return calls

@@ -20,7 +20,7 @@ def compare_interfaces(wiring: Wiring, a: ir.Model, b: ir.Model, *, names: bool)
     """Yield the inputs and outputs that differ; of bodies and functions too, whose types do not count."""
     values_a, values_b = _find_values(wiring.a.view, a), _find_values(wiring.b.view, b)
     comparer = _EndComparer(wiring, values_a, values_b, names)
-    for graph_b, graph_a in sorted(wiring.alignment.graphs.items()):
+    for graph_b, graph_a in sorted(wiring.alignment.graph_in_a.items()):
         yield from comparer.compare("input", graph_a, graph_b)
         yield from comparer.compare("output", graph_a, graph_b)
     yield from _compare_defaults(wiring, a, b)
@@ -33,11 +33,15 @@ def _compare_defaults(wiring: Wiring, a: ir.Model, b: ir.Model) -> Iterator[Valu
     """
     if min(a.ir_version, b.ir_version) < _INPUTS_ARE_NO_DEFAULTS:
         return
-    given_a = [t for t in wiring.a.view.graphs[0].inputs if t in wiring.a.held]
-    given_b = [t for t in wiring.b.view.graphs[0].inputs if t in wiring.b.held]
-    paired_a, paired_b = {wiring.mates.get(t) for t in given_a}, {wiring.mates_back.get(t) for t in given_b}
-    yield from (ValueChange("input", "removed", "", wiring.a.view.names[t], None) for t in given_a if t not in paired_b)
-    yield from (ValueChange("input", "added", "", None, wiring.b.view.names[t]) for t in given_b if t not in paired_a)
+    a_side, b_side = wiring.a, wiring.b
+    defaults_a = dict.fromkeys(t for t in a_side.view.graphs[0].inputs if t in a_side.initializers)
+    defaults_b = dict.fromkeys(t for t in b_side.view.graphs[0].inputs if t in b_side.initializers)
+    for tensor in defaults_a:
+        if wiring.tensor_in_b.get(tensor) not in defaults_b:
+            yield ValueChange("input", "removed", "", a_side.view.names[tensor], None)
+    for tensor in defaults_b:
+        if wiring.tensor_in_a.get(tensor) not in defaults_a:
+            yield ValueChange("input", "added", "", None, b_side.view.names[tensor])
 
 
 def _find_values(view: View, model: ir.Model) -> Mapping[int, ir.Value]:
@@ -95,8 +99,8 @@ class _EndComparer:
             return a == b
         if self.names or a.value is None or b.value is None:
             return a.value == b.value
-        known = self.axes.setdefault(a.value, b.value) == b.value
-        return known and self.axes_back.setdefault(b.value, a.value) == a.value
+        same = self.axes.setdefault(a.value, b.value) == b.value
+        return same and self.axes_back.setdefault(b.value, a.value) == a.value
 
 
 def _show_type(value: ir.Value) -> str:

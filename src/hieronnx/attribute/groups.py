@@ -1,0 +1,175 @@
+"""Dividing a region of A among a group of nodes of B that share it: which of them does which node's work.
+
+    A: x ─ MatMul(w) ─ a ─ Add(bias) ─ b ─ Relu ─ y     B: x ─ Reshape ─ p ─ Gemm(w, bias) ─ g ─ Relu ─ q ─ Reshape ─ y
+
+Gemm reads the parameters of MatMul and Add, so it does their work; Relu is the only Relu. Each rule leaves alone what
+the rules before it gave away: parameters, then what is read from outside the region, then operators (in order: work
+that comes first in A does not come later in B), then the nearest work upstream.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS
+from hieronnx.graph.view import View
+from hieronnx.match.structure import Matcher
+
+_NEARBY = 200
+
+Claims: TypeAlias = dict[int, list[int]]
+"""For each node of B the nodes of A whose work it may do; where two claim one node, it is open who does it."""
+
+
+def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int]) -> Claims:
+    """Divide the nodes of a region of A among nodes of B."""
+    a, b = matcher.a, matcher.b
+    order = _Order(a, region, b, members)
+    claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
+    readings_a, readings_b = _key_readings(matcher, members, region)
+    for free, nodes in _group_alike(claims, region, readings_b.__getitem__, readings_a.__getitem__):
+        if len(free) == len(nodes):
+            claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
+    order.add_claims(claims)
+    for free, nodes in _group_alike(claims, region, lambda m: _op_type(b, m), lambda n: _op_type(a, n)):
+        claims.update(_claim_in_order(free, nodes, order))
+    _claim_behind(matcher, claims, region)
+    idle = [member for member, claimed in claims.items() if not claimed]
+    if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
+        order.add_claims(claims)
+        claimed_by_others = {n for claimed in claims.values() for n in claimed}
+        claims[idle[0]] = order.filter_possible(idle[0], [n for n in region if n not in claimed_by_others])
+    return claims
+
+
+def _claim_by_parameters(matcher: Matcher, member: int, region: Sequence[int]) -> list[int]:
+    """Claim the nodes of A that read a parameter which the node of B reads."""
+    node, constants = matcher.b.nodes[member], matcher.b.constants
+    # What moves elements reads sizes and axes next to them; many share these.
+    reads = node.inputs[:1] if node.op in DATA_MOVEMENT_OPS and node.op != "Concat" else node.reads
+    parameters = {matcher.tensor_in_a[t] for t in reads if t in constants} - {None}
+    return [n for n in region if parameters.intersection(matcher.a.nodes[n].reads)]
+
+
+def _key_readings(
+    matcher: Matcher, members: Sequence[int], region: Sequence[int]
+) -> tuple[dict[int, Hashable], dict[int, Hashable]]:
+    """Key nodes by their operator and the fixed points that they read from outside the region; None if by none."""
+    a, b, source, inside = matcher.a, matcher.b, matcher.values.source, set(region)
+
+    def key(op: str, tensors: Iterable[int | None]) -> Hashable:
+        read = frozenset(source[t] for t in tensors if t is not None and not a.flow.constant[t])
+        return (op, read) if read else None
+
+    keys_a = {n: key(a.nodes[n].op, (t for t in a.nodes[n].reads if a.producers[t] not in inside)) for n in region}
+    return keys_a, {m: key(b.nodes[m].op, (matcher.tensor_in_a[t] for t in b.nodes[m].reads)) for m in members}
+
+
+def _op_type(view: View, node: int) -> str:
+    """Return an operator's name without its domain: what a tool writes in its own does the same work."""
+    return view.nodes[node].op.rpartition("::")[2]
+
+
+def _group_alike(
+    claims: Claims, region: Sequence[int], key_b: Callable[[int], Hashable], key_a: Callable[[int], Hashable]
+) -> list[tuple[list[int], list[int]]]:
+    """Return the nodes of B without a claim, with the unclaimed nodes of A that have the same key."""
+    taken = {n for claimed in claims.values() for n in claimed}
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    nodes: dict[Hashable, list[int]] = defaultdict(list)
+    for member in sorted(member for member, claimed in claims.items() if not claimed):
+        members[key_b(member)].append(member)
+    for node in region:
+        if node not in taken:
+            nodes[key_a(node)].append(node)
+    return [(free, nodes[key]) for key, free in members.items() if key is not None and key in nodes]
+
+
+def _claim_in_order(members: Sequence[int], nodes: Sequence[int], order: _Order) -> Claims:
+    """Pair nodes of B with as many of A in turn, those left out that can be none; else each may be what it can be."""
+    possible = {member: order.filter_possible(member, nodes) for member in members}
+    able = [member for member in members if possible[member]]
+    if len(able) == len(nodes) and all(node in possible[m] for m, node in zip(able, nodes, strict=True)):
+        return {**possible, **{member: [node] for member, node in zip(able, nodes, strict=True)}}
+    return possible
+
+
+def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:
+    """Give unclaimed nodes of A to the node of B that does the nearest work upstream, and could do theirs as well."""
+    claimants = {n: member for member, claimed in claims.items() for n in claimed}
+    for node in region:
+        behind = None if node in claimants else _find_behind(matcher, node, claimants)
+        if behind is not None:
+            claims[behind].append(node)
+
+
+def _find_behind(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> int | None:
+    a, b = matcher.a, matcher.b
+    computes = a.nodes[node].op not in DATA_MOVEMENT_OPS
+    pending, seen = [node], {node}
+    for current in pending:
+        for tensor in a.nodes[current].reads:
+            producer = a.producers[tensor]
+            claimant = None if producer is None else claimants.get(producer)
+            if claimant is not None and not (computes and b.nodes[claimant].op in DATA_MOVEMENT_OPS):
+                return claimant
+            if producer is not None and producer not in seen and len(seen) < _NEARBY:
+                seen.add(producer)
+                pending.append(producer)
+    return None
+
+
+class _Order:
+    """Keeps claims of nodes of B on nodes of A in order: work that comes first in A does not come later in B.
+
+    A set of nodes of A is a number with a bit for the position of each in the region.
+    """
+
+    def __init__(self, a: View, region: Iterable[int], b: View, members: Iterable[int]) -> None:
+        self._members, nodes = sorted(members), sorted(region)
+        self._positions = {node: position for position, node in enumerate(nodes)}
+        edges = _find_edges(a, nodes)
+        own = [1 << position for position in range(len(nodes))]
+        self._before = _collect(edges, own)
+        self._after = _collect(_reverse(edges), own)
+        self._edges = _find_edges(b, self._members)
+        self._forbidden: dict[int, int] = {}
+
+    def add_claims(self, claims: Claims) -> None:
+        """Forbid each node of B what lies in A before the claims of those before it, or after the claims of others."""
+        before = [self._join(self._before, claims.get(member, ())) for member in self._members]
+        after = [self._join(self._after, claims.get(member, ())) for member in self._members]
+        upstream, downstream = _collect(self._edges, before), _collect(_reverse(self._edges), after)
+        self._forbidden = {m: upstream[at] | downstream[at] for at, m in enumerate(self._members)}
+
+    def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
+        """Return the nodes of A whose work a node of B can do."""
+        forbidden = self._forbidden.get(member, 0)
+        return [node for node in nodes if not forbidden >> self._positions[node] & 1]
+
+    def _join(self, sets: Sequence[int], nodes: Iterable[int]) -> int:
+        joined = 0
+        for node in nodes:
+            joined |= sets[self._positions[node]]
+        return joined
+
+
+def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
+    """Return which of the nodes, given in order, feed which: pairs of their positions, in the order of the graph."""
+    positions: dict[int | None, int] = {node: position for position, node in enumerate(nodes)}
+    feeds = ((view.producers[t], position) for position, node in enumerate(nodes) for t in view.nodes[node].reads)
+    return [(positions[producer], position) for producer, position in feeds if producer in positions]
+
+
+def _reverse(edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [(after, before) for before, after in sorted(edges, reverse=True)]
+
+
+def _collect(edges: Iterable[tuple[int, int]], own: Sequence[int]) -> list[int]:
+    """Return for each position the union of what those have that come before it."""
+    received = [0] * len(own)
+    for giver, taker in edges:
+        received[taker] |= received[giver] | own[giver]
+    return received

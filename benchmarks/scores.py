@@ -129,6 +129,7 @@ def measure_strategies(
     """
     from benchmarks.anonymize import anonymize_file
     from hieronnx.attribute.file import STRATEGIES, attribute_file
+    from hieronnx.attribute.request import Request
     from hieronnx.files.opening import open_model
     from hieronnx.hierarchy.tags import TagPolicy
     from hieronnx.tools.export import export
@@ -143,8 +144,7 @@ def measure_strategies(
         for strategy in strategies or STRATEGIES:
             report(f"attributing by {strategy}")
             start = time.perf_counter()
-            found = attribute_file(
-                open_model(bare), model, given, dict(kwargs or {}), strategy=strategy, policy=TagPolicy()
-            )
+            request = Request(open_model(bare), model, given, dict(kwargs or {}))
+            found = attribute_file(request, strategy=strategy, policy=TagPolicy())
             scores.append(score(strategy, result.hierarchy, found.hierarchy, time.perf_counter() - start))
     return StrategyScores(result.exporter, len(result.hierarchy.nodes), tuple(scores))

@@ -75,6 +75,7 @@ def measure_file(path: Path, truth: object, model: object, case: object, folder:
     from benchmarks.anonymize import anonymize_file
     from benchmarks.scores import score
     from hieronnx.attribute.file import attribute_file
+    from hieronnx.attribute.request import Request
     from hieronnx.files.opening import open_model
     from hieronnx.hierarchy.tags import TagPolicy
 
@@ -82,7 +83,8 @@ def measure_file(path: Path, truth: object, model: object, case: object, folder:
     anonymize_file(path, bare)
     for strategy in STRATEGIES:
         opened = open_model(bare)
-        found = attribute_file(opened, model, case.args(), case.kwargs(), strategy=strategy, policy=TagPolicy())
+        request = Request(opened, model, case.args(), case.kwargs())
+        found = attribute_file(request, strategy=strategy, policy=TagPolicy())
         yield strategy, Counter(score(strategy, truth, found.hierarchy).counts)
 
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from hieronnx.attribute.file import attribute_file
+from hieronnx.attribute.request import Request
 from hieronnx.cli import cli
 from hieronnx.files.opening import open_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -132,7 +133,8 @@ def find_disagreements(name: str, exporter: str, folder: Path) -> list[str]:
     case, truth = CASES[name], exported(name, exporter)
     anonymize_file(truth.result.path, folder / "bare.onnx")
     opened = open_model(folder / "bare.onnx")
-    found = attribute_file(opened, truth.model, case.args(), case.kwargs(), strategy="htp", policy=TagPolicy())
+    request = Request(opened, truth.model, case.args(), case.kwargs())
+    found = attribute_file(request, strategy="htp", policy=TagPolicy())
     return [
         f"{right.op_type} {right.output}: captured says {right.scope}, htp says {given.scope}"
         for right, given in zip(truth.hierarchy.nodes, found.hierarchy.nodes, strict=True)

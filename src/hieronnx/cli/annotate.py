@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -109,7 +109,7 @@ def _run(
     loading: _Loading,
     report: Callable[[str], None],
     *,
-    strategy: str,
+    strategy: Literal["htp", "usage_based"],
     torch_nn: str,
     no_embed: bool,
     no_sidecar: bool,

@@ -244,15 +244,10 @@ def _run_route(name: str, request: ExportRequest, options: _Options) -> None:
 def _attribute_file(exporter: str, request: ExportRequest, options: _Options) -> None:
     """Attribute the file that a route has staged by another strategy than what the route captured."""
     from hieronnx.attribute.file import attribute_file
+    from hieronnx.attribute.request import Request
 
-    found = attribute_file(
-        open_model(request.output),
-        request.model,
-        request.args,
-        request.kwargs,
-        strategy=options.strategy,
-        policy=TagPolicy.parse(options.torch_nn),
-    )
+    exported = Request(open_model(request.output), request.model, request.args, request.kwargs)
+    found = attribute_file(exported, strategy=options.strategy, policy=TagPolicy.parse(options.torch_nn))
     described = replace(found.hierarchy, model={"class": type(request.model).__qualname__})
     write_with_hierarchy(
         request.output, described, request.output, exporter=exporter, embed=options.embed, sidecar=options.sidecar

@@ -1,4 +1,4 @@
-"""What a strategy is given and what it returns: a file with its model, and the calls found again in its nodes."""
+"""The records around a strategy: a file with its model goes in, the calls projected onto its nodes come out."""
 
 from __future__ import annotations
 

@@ -163,11 +163,6 @@ class Layouts:
             return False
         return self._equal(self._tensors[tensor][0], self._tensors[other][0])
 
-    def same_kinds(self, value: int, above: int, tensor: int, source: int) -> bool:
-        """Say whether a step of the run and one of the file go from and to the same kinds of numbers."""
-        kinds = self._values[value][0].kind, self._values[above][0].kind
-        return kinds == (self.kind(tensor), self.kind(source))
-
     def _equal(self, a: Prints, b: Prints) -> bool:
         return a[0].shape == b[0].shape and self._near(a, b)
 

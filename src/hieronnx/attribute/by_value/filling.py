@@ -40,7 +40,6 @@ class Filler:
         self._match_backwards()
         self._projection.note_done()
         self._fill_between()
-        self._fill_constants()
         self._fill_by_readers()
 
     def _list_gaps(self, *, computes: bool) -> list[int]:
@@ -149,17 +148,6 @@ class Filler:
         return Match(tuple(sorted(before)), "dataflow", "handed on")
 
     # -- constants ------------------------------------------------------------------------------------------
-
-    def _fill_constants(self) -> None:
-        """Fill nodes that compute constants: what the run computes without the inputs for the same readers."""
-        gaps = [index for index in self._list_gaps(computes=False) if self._nodes[index].reads]
-        after = self._gather(reversed(gaps), self._projection.readers)
-        for node in gaps:
-            region = self._projection.region(sorted(after[node]), constant=True)
-            behind = [op for op in region if op not in after[node]]
-            rest = [op for op in behind if self._trace.varying.isdisjoint(self._trace.ops[op].gives)]
-            if len(self._projection.scopes(rest)) == 1:
-                self._projection.matches[node] = Match(tuple(rest), "dataflow", "consumers")
 
     def _fill_by_readers(self) -> None:
         """Give constants to who reads them; one that is written down and that several read, to the first of them."""

@@ -15,7 +15,7 @@ belongs to the operation that moved them in the same way, on the way from who ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from hieronnx.attribute.by_value.projection import Match, Projection
 from hieronnx.graph.operators import COPY_OPS
@@ -107,21 +107,16 @@ class Matcher:
         read = [value for value in values if value in wanted]
         if not shared and not read and self._trace.prints[values[0]][0].plain:
             return None  # a pattern of two values that comes from elsewhere and goes elsewhere
-        producers = self._projection.producers
-        match = self._decide(tensor, made, producers(read or values), producers(makers))
+        match = self._decide(made, self._projection.producers(read or values))
         scopes = set(self._projection.scopes(match.ops))
         self._homes[tensor] = tuple(v for v in makers if self._trace.ops[self._trace.producers[v]].scope in scopes)
         return match
 
-    def _decide(self, tensor: int, made: int, ops: tuple[int, ...], makers: tuple[int, ...]) -> Match:
+    def _decide(self, made: int, ops: tuple[int, ...]) -> Match:
         if len(self._projection.scopes(ops)) == 1:
             return Match(ops[:1], "value")
-        equal = self._projection.made[made]
-        if len(equal) == 1:
-            return Match(ops, "value", merged=True, options=ops)  # computed several times, in the file once
-        if len(equal) == len(makers):
-            # Nothing but their order tells them apart, if not who reads them.
-            return Match((makers[equal.index(tensor)],), "near", options=ops)
+        if len(self._projection.made[made]) == 1:  # computed several times, in the file once
+            return Match(ops, "value", merged=True, options=ops)
         return Match(ops, "near", options=ops)
 
     def _reordered(self, tensor: int, made: int, makers: Sequence[int]) -> list[int]:
@@ -151,43 +146,32 @@ class Matcher:
         same = self._layouts.same
         values = [v for v in self._classes.members[made] if v in self._trace.producers and same(v, tensor)]
         values = [v for v in values if self._copies(v) == idle]
-        if idle:
-            same_kinds = self._layouts.same_kinds
-            values = [v for v in values if same_kinds(v, self._origins.above[v], tensor, source)]
         values = self._on_the_way(values, tensor, source, made)
         if not values:
             return None
         self._moved[tensor] = tuple(values)
         ops = self._projection.producers(values)
         if len(self._projection.scopes(ops)) > 1:
-            return self._decide_move(tensor, values, ops)
+            return self._decide_move(tensor, made, ops)
         return Match(self._passed(values[0], source, made), "near" if idle and same_kind else "value")
 
-    def _decide_move(self, tensor: int, values: Sequence[int], ops: tuple[int, ...]) -> Match:
+    def _decide_move(self, tensor: int, made: int, ops: tuple[int, ...]) -> Match:
         """Decide among several: each may have moved the same for itself, of which the file may have kept one."""
-        above = self._origins.above
-        shown = {v for value in values if value in above for v in self._origins.chain(above[value])}
-        if not shown.isdisjoint(values):  # one after the other
-            return Match(ops, "near", options=ops)
-        same, source = self._layouts.same_tensors, self._projection.above
-        equal = [t for t in self._projection.tensors_by_class[self._classes.of_value[values[0]]] if same(t, tensor)]
-        moved = sorted(t for t in equal if t in source and not same(t, source[t]))
-        if len(equal) == 1:
+        equal = (t for t in self._projection.tensors_by_class[made] if self._layouts.same_tensors(t, tensor))
+        if len(list(equal)) == 1:
             return Match(ops, "value", merged=True)
-        if len(moved) == len(ops) and tensor in moved:
-            return Match((ops[moved.index(tensor)],), "near", options=ops)
         return Match(ops, "near", options=ops)
 
     def _on_the_way(self, values: list[int], tensor: int, source: int, made: int) -> list[int]:
         """Keep the values that lie between who made them and who reads them, as the tensor does."""
-        home, above = source, self._origins.above
+        home = source
         while home in self._projection.above:
             home = self._projection.above[home]
         for before in (self._homes.get(home), self._moved.get(source)):
             if before:
                 values = [v for v in values if not set(before).isdisjoint(self._origins.chain(v))]
-        values = _prefer(values, lambda v: v in above and self._layouts.same(above[v], source))
-        return _prefer(values, self._origins.chains_to(made, self._projection.below[tensor]).__contains__)
+        wanted = self._origins.chains_to(made, self._projection.below[tensor])
+        return [value for value in values if value in wanted] or values
 
     def _copies(self, value: int) -> bool:
         """Say whether an operation gave what it was given, in the same order and shape."""
@@ -204,7 +188,3 @@ class Matcher:
             if not self._copies(above):
                 steps.append(above)
         return self._projection.producers(reversed(steps))
-
-
-def _prefer(values: list[int], test: Callable[[int], bool]) -> list[int]:
-    return [value for value in values if test(value)] or values

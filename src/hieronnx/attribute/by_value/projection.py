@@ -1,4 +1,4 @@
-"""What all steps of a projection look at: the file, the run, which of their values are equal, and what was matched."""
+"""The state of a projection: the file, the run, which of their values are equal, and what was matched so far."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Projection:
             if (of_class := self.distinctive_class(tensor)) is not None:
                 self.tensors_by_class[of_class].append(tensor)
         self.present = {
-            c for found in classes.of_tensor.values() for c in found if c is not None and classes.distinctive[c]
+            c for of_values in classes.of_tensor.values() for c in of_values if c is not None and classes.distinctive[c]
         }
         self._find_moved()
         self.below = self._find_below()
@@ -96,12 +96,10 @@ class Projection:
         sure = (m.ops for m in self.matches if m is not None and not m.rule and len(self.scopes(m.ops)) == 1)
         self.done = {op for ops in sure for op in ops}
 
-    def region(self, ops: Iterable[int], *, constant: bool = False) -> list[int]:
+    def region(self, ops: Iterable[int]) -> list[int]:
         """Return some operations and those behind them that make what the file does not have, and no other node does.
 
-        Args:
-            ops: The operations.
-            constant: Whether what does not depend on the inputs is followed too.
+        What does not depend on the inputs is not followed.
         """
         region = dict.fromkeys(ops)
         pending = list(region)
@@ -111,7 +109,7 @@ class Projection:
                 if producer is None or producer in region or producer in self.done:
                     continue
                 in_file = self.classes.of_value.get(value) in self.present
-                if not in_file and (constant or value in self.trace.varying):
+                if not in_file and value in self.trace.varying:
                     region[producer] = None
                     pending.append(producer)
         return sorted(region)

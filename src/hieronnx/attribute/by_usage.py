@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from hieronnx.attribute.fill import propagate
 from hieronnx.attribute.request import Projected, Request
-from hieronnx.attribute.weight_index import HeldParameter
 from hieronnx.attribute.weights import ModuleTable
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
@@ -38,7 +37,11 @@ def attribute_usage_based(request: Request) -> Projected:
         HieronnxError: If the weights of the file cannot be read.
     """
     table, weights = request.table, request.weights
-    owned = {t: _own(t, held, table) for t, held in weights.held.items() if len(held.parameters) <= _MOST_NAMES}
+    owned: dict[int, _Owned] = {}
+    for tensor, held in weights.held.items():
+        if len(held.parameters) <= _MOST_NAMES:
+            modules = table.owners(held.parameters)
+            owned[tensor] = _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
     uses = _find_uses(request.view, owned)
     placed = _place(uses, _find_once(uses, owned, table), table)
     sites = _make_sites(placed, table)
@@ -69,12 +72,6 @@ class _Owned:
     modules: tuple[str, ...]
     certain: bool
     sources: frozenset[int]
-
-
-def _own(tensor: int, held: HeldParameter, table: ModuleTable) -> _Owned:
-    """Return the owners of what a constant holds."""
-    modules = table.owners(held.parameters)
-    return _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,18 +65,16 @@ def fill_gaps(
     if None not in attributions:
         return [item for item in attributions if item is not None]
     heard = _Neighbours(view).listen(attributions, tree)
+    outputs = (view.node_key(index)[1] for index in range(len(view.nodes)))
+    owners = (output.rpartition(".")[0] if output in parameters else None for output in outputs)
     return [
-        item or _fill_between(heard[index], tree, _owner(view.node_key(index)[1], parameters))
-        for index, item in enumerate(attributions)
+        item or _fill_between(around, owner, tree)
+        for item, around, owner in zip(attributions, heard, owners, strict=True)
     ]
 
 
-def _owner(output: str, parameters: Collection[str]) -> str | None:
-    """Return the module whose parameter a tensor is, by name."""
-    return output.rpartition(".")[0] if output in parameters else None
-
-
-def _fill_between(heard: _Heard, tree: CallTree, owner: str | None) -> Attribution:
+def _fill_between(heard: _Heard, owner: str | None, tree: CallTree) -> Attribution:
+    """Fill a gap; the owner is the module of the parameter whose name its output has."""
     if not heard.after:
         return _AT_ROOT
     after = tree.lowest_above(heard.after)

@@ -201,7 +201,10 @@ def _refer(path: Path) -> onnx.ModelProto:
         if tensor.data_location == onnx.TensorProto.EXTERNAL or _has_elements(tensor):
             continue
         if tensor.name in raw:
-            _set_external(tensor, path.name, *raw[tensor.name])
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in zip(("location", "offset", "length"), (path.name, *raw[tensor.name]), strict=True):
+                tensor.external_data.add(key=key, value=str(value))
         else:
             located = located or locate_initializers(path)
             with path.open("rb") as file:
@@ -214,10 +217,3 @@ def _has_elements(tensor: onnx.TensorProto) -> bool:
     if not np.prod(tensor.dims, dtype=np.int64):
         return True
     return any(field.name.endswith("_data") and field.name != "external_data" for field, _ in tensor.ListFields())
-
-
-def _set_external(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    tensor.ClearField("raw_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))

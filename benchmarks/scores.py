@@ -148,6 +148,7 @@ def score_file(
     """Take all names from a copy of a file, and attribute it by each strategy."""
     from benchmarks.anonymize import anonymize_file
     from hieronnx.attribute.file import STRATEGIES, attribute_file
+    from hieronnx.attribute.request import Request
     from hieronnx.files.opening import open_model
     from hieronnx.hierarchy.tags import TagPolicy
 
@@ -158,7 +159,7 @@ def score_file(
         for strategy in strategies or STRATEGIES:
             progress(f"attributing by {strategy}")
             start = time.perf_counter()
-            opened, policy = open_model(bare), TagPolicy()
-            found = attribute_file(opened, model, args, dict(kwargs or {}), strategy=strategy, policy=policy)
+            request = Request(open_model(bare), model, args, dict(kwargs or {}))
+            found = attribute_file(request, strategy=strategy, policy=TagPolicy())
             scores.append(score(strategy, truth, found.hierarchy, time.perf_counter() - start))
     return tuple(scores)

@@ -14,9 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from hieronnx.attribute.by_usage import attribute_usage_based
-from hieronnx.attribute.projected import Projected
+from hieronnx.attribute.request import Projected, Request
 from hieronnx.files.opening import open_model
-from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 from support.exports import exported
@@ -62,9 +61,8 @@ def export_bare(model: nn.Module, x: Tensor, *, dynamo: bool = False) -> onnx.Mo
 
 
 def project(model: nn.Module, file: onnx.ModelProto | Path) -> tuple[Projected, View]:
-    opened = open_model(file)
-    view = view_model(opened.model)
-    return attribute_usage_based(opened, model, view=view), view
+    request = Request(open_model(file), model)
+    return attribute_usage_based(request), request.view
 
 
 def scopes(projected: Projected, view: View, op: str) -> list[str]:

@@ -13,11 +13,11 @@ import torch
 from benchmarks.anonymize import anonymize_file
 from torch import Tensor, nn
 
+from hieronnx.attribute.by_value.file_run import list_choices, name_arguments
 from hieronnx.attribute.by_value.htp import attribute_htp
-from hieronnx.attribute.by_value.inputs import list_choices, name_arguments, vary
-from hieronnx.attribute.by_value.trace import trace_runs
+from hieronnx.attribute.by_value.trace import trace_runs, vary
 from hieronnx.attribute.carried import carry_scopes
-from hieronnx.attribute.projected import Projected
+from hieronnx.attribute.request import Projected, Request
 from hieronnx.capture.eager import log_eager
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import open_model
@@ -37,9 +37,9 @@ class Exported:
         with quiet():
             torch.onnx.export(model.eval(), args, str(folder / "named.onnx"), dynamo=False)
         anonymize_file(folder / "named.onnx", folder / "bare.onnx")
-        opened = open_model(folder / "bare.onnx")
-        self.view: View = view_model(opened.model)
-        self.projected: Projected = attribute_htp(opened, model, args, {}, view=self.view)
+        request = Request(open_model(folder / "bare.onnx"), model, args)
+        self.view: View = request.view
+        self.projected: Projected = attribute_htp(request)
 
     def all(self, op: str) -> list[Attribution | None]:
         """Return the attributions of an operator's nodes."""
@@ -217,9 +217,8 @@ def project_renamed(names: dict[str, str], folder: Path) -> tuple[View, Projecte
     for node in proto.graph.node:
         node.name = names.get(node.name, node.name)
     onnx.save(proto, folder / "renamed.onnx")
-    opened = open_model(folder / "renamed.onnx")
-    view = view_model(opened.model)
-    return view, attribute_htp(opened, model, (x,), {}, view=view)
+    request = Request(open_model(folder / "renamed.onnx"), model, (x,))
+    return request.view, attribute_htp(request)
 
 
 def test_values_win_over_names_and_the_contradiction_is_told(tmp_path: Path) -> None:
@@ -256,7 +255,7 @@ def test_a_name_tells_of_a_node_that_does_nothing(tmp_path: Path) -> None:
     model, x = CastsInside().eval(), torch.randn(2, 6)
     bare = Exported(model, (x,), tmp_path)
     opened = open_model(tmp_path / "named.onnx")
-    named = attribute_htp(opened, model, (x,), {}, view=view_model(opened.model))
+    named = attribute_htp(Request(opened, model, (x,)))
     casts = [n for n, node in enumerate(bare.view.nodes) if node.op == "Cast"]
     assert [bare.projected.nodes[n] for n in casts] == [None]
     assert [named.nodes[n] for n in casts] == [Attribution(CallId("second", 0), (CallId("second", 0),), "name", "name")]
@@ -302,7 +301,7 @@ def test_other_tools_change_little(name: str, exporter: str, tool: str, tmp_path
     scopes = [Attribution(node.scope, node.origins, node.evidence) for node in known]
     truth = carry_scopes(before, scopes, after, right.hierarchy.tree).nodes
     case, opened = CASES[name], open_model(bare)
-    found = attribute_htp(opened, right.model, case.args(), case.kwargs(), view=view_model(opened.model)).nodes
+    found = attribute_htp(Request(opened, right.model, case.args(), case.kwargs())).nodes
     pairs = [(a, b) for a, b in zip(truth, found, strict=True) if a is not None]
     wrong = [(a, b) for a, b in pairs if b is None or not {a.scope, *a.origins} & {b.scope, *b.origins}]
     assert len(wrong) <= 0.05 * len(pairs), wrong
@@ -321,9 +320,9 @@ def test_calls_of_which_nothing_is_in_the_file_are_named(tmp_path: Path) -> None
         torch.onnx.export(short, (x,), str(tmp_path / "short.onnx"), dynamo=False)
     longer = nn.Sequential(*short, nn.Linear(4, 4), nn.Tanh())
     opened = open_model(tmp_path / "short.onnx")
-    found = attribute_htp(opened, longer, (x,), {}, view=view_model(opened.model))
+    found = attribute_htp(Request(opened, longer, (x,)))
     assert found.unmatched == (CallId("4", 0), CallId("5", 0))
-    other = attribute_htp(opened, nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (x,), {}, view=view_model(opened.model))
+    other = attribute_htp(Request(opened, nn.Sequential(nn.Linear(4, 4), nn.Tanh()), (x,)))
     assert other.agreement < 0.5
 
 
@@ -333,7 +332,7 @@ def test_inputs_that_do_not_fit_are_an_error(tmp_path: Path) -> None:
         torch.onnx.export(nn.Linear(4, 4), (torch.randn(3, 4),), str(tmp_path / "model.onnx"), dynamo=False)
     opened = open_model(tmp_path / "model.onnx")
     with pytest.raises(HieronnxError, match="do not fit those of"):
-        attribute_htp(opened, nn.Linear(4, 4), (torch.randn(5, 4),), {}, view=view_model(opened.model))
+        attribute_htp(Request(opened, nn.Linear(4, 4), (torch.randn(5, 4),)))
 
 
 # -- inputs -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from click.testing import CliRunner
 from torch import Tensor, nn
 
 from hieronnx.attribute.file import attribute_file
+from hieronnx.attribute.request import Request
 from hieronnx.files.opening import open_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node
@@ -158,7 +159,8 @@ def find_disagreements(name: str, exporter: str, folder: Path) -> tuple[int, lis
     case, truth = CASES[name], exported(name, exporter)
     anonymize_file(truth.result.path, folder / "bare.onnx")
     opened = open_model(folder / "bare.onnx")
-    found = attribute_file(opened, truth.model, case.args(), case.kwargs(), strategy="htp", policy=TagPolicy())
+    request = Request(opened, truth.model, case.args(), case.kwargs())
+    found = attribute_file(request, strategy="htp", policy=TagPolicy())
     pairs = zip(truth.hierarchy.nodes, found.hierarchy.nodes, strict=True)
     sure = [(right, given) for right, given in pairs if right.confidence == given.confidence == "high"]
     return len(sure), [

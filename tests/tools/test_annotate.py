@@ -303,7 +303,7 @@ def test_options_are_checked_before_anything_runs(options: dict[str, str], messa
 
 
 def test_only_a_module_is_a_model() -> None:
-    with pytest.raises(InputError, match=r"the model is a int; it must be a torch\.nn\.Module"):
+    with pytest.raises(InputError, match=r"the reference is a int; it must be a torch\.nn\.Module"):
         hieronnx.annotate(exported("two_module_lists", "dynamo").result.path, 3)
 
 

@@ -16,13 +16,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
-from hieronnx.attribute.projected import HeldParameter, Projected
-from hieronnx.attribute.propagate import propagate
-from hieronnx.attribute.weights import ModuleTable, compare_weights
-from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.attribute.fill import propagate
+from hieronnx.attribute.request import Projected, Request
+from hieronnx.attribute.weights import ModuleTable
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
@@ -33,27 +30,29 @@ _MOST_SOURCES = 64
 """Parameters that a node may be made of; what is made of more belongs to nobody in particular."""
 
 
-def attribute_usage_based(opened: OpenedModel, model: nn.Module, *, view: View) -> Projected:
+def attribute_usage_based(request: Request) -> Projected:
     """Attribute the nodes of a file from the parameters that they use.
 
     Raises:
         HieronnxError: If the weights of the file cannot be read.
     """
-    table = ModuleTable.of(model)
-    weights = compare_weights(opened, model, view, table)
-    owned = {t: _own(t, held, table) for t, held in weights.held.items() if len(held.parameters) <= _MOST_NAMES}
-    uses = _find_uses(view, owned)
+    table, weights = request.table, request.weights
+    owned: dict[int, _Owned] = {}
+    for tensor, held in weights.held.items():
+        if len(held.parameters) <= _MOST_NAMES:
+            modules = table.owners(held.parameters)
+            owned[tensor] = _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
+    uses = _find_uses(request.view, owned)
     placed = _place(uses, _find_once(uses, owned, table), table)
     sites = _make_sites(placed, table)
-    parents = {site.id: site.parent for site in sites}
-    tree = CallTree(parents)
-    known = [_attribute(modules, use, tree) for modules, use in zip(placed, uses, strict=True)]
+    tree = CallTree({site.id: site.parent for site in sites})
+    attributed = [_attribute(modules, use, tree) for modules, use in zip(placed, uses, strict=True)]
     return Projected(
         sites=sites,
-        nodes=list(propagate(view, known, parents)),
+        nodes=list(propagate(request.view, attributed, tree)),
         initializers=weights.held,
-        unmatched=weights.unmatched,
         agreement=weights.agreement,
+        unmatched=weights.unmatched,
     )
 
 
@@ -75,12 +74,6 @@ class _Owned:
     sources: frozenset[int]
 
 
-def _own(tensor: int, held: HeldParameter, table: ModuleTable) -> _Owned:
-    """Return the owners of what a constant holds."""
-    modules = table.owners(held.parameters)
-    return _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What a node uses, and whether it only prepares it: reads constants alone."""
@@ -94,12 +87,12 @@ def _find_uses(view: View, owned: Mapping[int, _Owned]) -> list[_Use]:
     constant = view.flow.constant
     made_of = dict(owned)
     uses = []
-    for index, node in enumerate(view.nodes):
-        read = [made_of[tensor] for tensor in view.nodes[index].reads if tensor in made_of]
+    for node in view.nodes:
+        read = [made_of[tensor] for tensor in node.reads if tensor in made_of]
         use = _Use(_join(read), all(constant[t] for t in node.makes))
         uses.append(use)
-        for tensor in node.outputs:
-            if tensor != NO_TENSOR and use.prepares and use.owned is not None:
+        if use.prepares and use.owned is not None:
+            for tensor in node.makes:
                 made_of.setdefault(tensor, use.owned)
     return uses
 
@@ -139,15 +132,12 @@ def _place(uses: Iterable[_Use], once: Collection[str], table: ModuleTable) -> l
         modules: tuple[str, ...] = ()
         if use.owned is not None and use.owned.certain:
             again = not use.prepares and not seen.isdisjoint(use.owned.sources)
-            modules = tuple(dict.fromkeys(_rise(m, once, table) if again else m for m in use.owned.modules))
+            ran_once = (next(above for above in table.ancestors(m) if above in once) for m in use.owned.modules)
+            modules = tuple(dict.fromkeys(ran_once)) if again else use.owned.modules
         if use.owned is not None and not use.prepares:
             seen |= use.owned.sources
         placed.append(modules)
     return placed
-
-
-def _rise(module: str, once: Collection[str], table: ModuleTable) -> str:
-    return next(above for above in table.ancestors(module) if above in once)
 
 
 # -- the result -------------------------------------------------------------------------------------------

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal, TypeAlias, get_args
 
 from torch import nn
 
 from hieronnx.attribute.by_usage import attribute_usage_based
 from hieronnx.attribute.fill import fill_gaps, make_nodes
-from hieronnx.attribute.projected import Projected
+from hieronnx.attribute.request import Projected, Request
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.errors import check_known
-from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import CallId, Initializer, Node
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
-STRATEGIES = ("htp", "usage_based")
+Strategy: TypeAlias = Literal["htp", "usage_based"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,61 +37,31 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class AttributedFile:
-    """The hierarchy of a file, and how far the file and the model agree.
-
-    Attributes:
-        hierarchy: The hierarchy.
-        agreement: Of `htp`, the share of the file's telling tensors whose values the model computed too; of
-            `usage_based`, the share of the file's weights that the model has.
-        unmatched: The calls of which nothing is in the file.
-        missing: Of `htp`, those of them that work on what the file gives, and of whose parameters it has none either.
-        foreign: Of `htp`, how many weights of the file are not the model's, and lead to nothing that it computes.
-        contradictions: The nodes of which two kinds of evidence say different things.
-        input_sets: On how many sets of inputs file and model were compared; 0 where nothing was run.
-    """
+    """The hierarchy of a file, the projection that it was made of, and where evidence disagrees."""
 
     hierarchy: Hierarchy
-    agreement: float
-    unmatched: tuple[CallId, ...]
-    missing: tuple[CallId, ...]
-    foreign: int
+    projected: Projected
     contradictions: tuple[Disagreement, ...]
-    input_sets: int
 
 
-def attribute_file(
-    opened: OpenedModel,
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    strategy: str,
-    policy: TagPolicy,
-) -> AttributedFile:
+def attribute_file(request: Request, *, strategy: str, policy: TagPolicy) -> AttributedFile:
     """Attribute every node of a file by one of the strategies.
 
     Raises:
         HieronnxError: If the file or the model cannot be run, or weights cannot be read.
     """
     check_known("strategy", strategy, STRATEGIES)
-    view = view_model(opened.model)
     if strategy == "usage_based":
-        projected = attribute_usage_based(opened, model, view=view)
+        projected = attribute_usage_based(request)
     else:
         from hieronnx.attribute.by_value.htp import attribute_htp  # it needs ONNX Runtime, which the other does not
 
-        projected = attribute_htp(opened, model, args, kwargs, view=view)
-    hierarchy = _make_hierarchy(projected, view, model, policy)
-    nodes = {(node.graph, node.output): node for node in hierarchy.nodes}
-    return AttributedFile(
-        hierarchy=hierarchy,
-        agreement=projected.agreement,
-        unmatched=projected.unmatched,
-        missing=projected.missing,
-        foreign=projected.foreign,
-        contradictions=tuple(Disagreement(nodes[view.node_key(c.node)], c.says) for c in projected.contradictions),
-        input_sets=projected.input_sets,
-    )
+        projected = attribute_htp(request)
+    view = request.view
+    hierarchy = _make_hierarchy(projected, view, request.model, policy)
+    nodes = hierarchy.node_by_key
+    contradictions = (Disagreement(nodes[view.node_key(c.node)], c.says) for c in projected.contradictions)
+    return AttributedFile(hierarchy, projected, tuple(contradictions))
 
 
 def _make_hierarchy(projected: Projected, view: View, model: nn.Module, policy: TagPolicy) -> Hierarchy:
@@ -105,6 +74,7 @@ def _make_hierarchy(projected: Projected, view: View, model: nn.Module, policy: 
         calls=build_calls(projected.sites, {path: m.qualified_class for path, m in modules.items()}, policy),
         nodes=make_nodes(view, filled),
         initializers=tuple(_make_initializers(projected, view, parameters)),
+        policy=policy,
     )
 
 

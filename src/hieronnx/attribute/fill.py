@@ -1,4 +1,14 @@
-"""The rules for nodes that the exporter left without a scope, each named and with its own evidence.
+"""Filling gaps: a node without a scope gets one from its neighbours, by one walk and two policies.
+
+Each gap hears the calls of the nodes that feed it and of those that read it; a neighbour that is a gap itself stands
+for the lowest call above what lies beyond it:
+
+    Relu [a.x] → Neg [gap] → Abs [gap] → Exp [a.y]      both gaps hear a.x before and a.y after: they ran in a
+
+A graph's output is read by whoever returns it: the root, or the node that has the body. A body's inputs are made by
+the node that has the body. No node of a body belongs to a call above that node's: the body ran in that call.
+
+`fill_gaps` is for few gaps, each filled by the first of these rules that applies:
 
 between     what it reads was made by one call, what it makes is read by another: it ran between the two, so
             inside the lowest call above both. That may be coarse, but is never a sibling's.
@@ -7,140 +17,173 @@ parameter   it is a parameter under its own name, for the module that owns it: e
 consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all
 root        nothing is known; an honest fallback that never counts as covered
 
-A graph's output is read by whoever returns it: the root, or the node that has the body. A body's inputs are
-made by the node that has the body. No node of a body belongs to a call above that node's: the body ran in that call.
+`propagate` is for many: a node goes to the deepest call that has more than half of all that it hears, and some from
+each side. So a residual goes to the layer that it closes, and what lies between two siblings goes to their parent.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
-from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId, Node
 
+_ROUNDS = 3
+"""How often `propagate` passes on what it filled; more rounds fill little more."""
+_AT_ROOT = Attribution(ROOT, (ROOT,), "root", "root")
+
+
+def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, ...]:
+    """Make the nodes of a hierarchy, in the order of the file."""
+    nodes = []
+    for index in view.file_order:
+        node, (graph, output), given = view.nodes[index], view.node_key(index), attributions[index]
+        domain, _, op_type = node.op.rpartition("::")
+        nodes.append(
+            Node(graph, node.name, op_type, domain, output, given.scope, given.origins, given.evidence, given.rule)
+        )
+    return tuple(nodes)
+
+
+# -- the policies -----------------------------------------------------------------------------------------
+
 
 def fill_gaps(
-    view: View, scopes: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()
+    view: View, attributions: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()
 ) -> list[Attribution]:
     """Return the attributions with every gap filled by the first rule that applies.
 
     Args:
         view: The graph.
-        scopes: What is known; None for a gap.
+        attributions: One for each node; None for a gap.
         tree: The calls.
         parameters: The names of the model's parameters.
     """
-    if None not in scopes:
-        return [found for found in scopes if found is not None]
-    owners = [graph.owner for graph in view.graphs]
-    around = [_scope_around(view, node.graph, owners, scopes) for node in view.nodes]
-    after = _look(view, scopes, tree, _readers(view, owners), around, backwards=True)
-    before = _look(view, scopes, tree, _feeders(view), around, backwards=False)
+    if None not in attributions:
+        return [item for item in attributions if item is not None]
+    heard = _Neighbours(view).listen(attributions, tree)
+    outputs = (view.node_key(index)[1] for index in range(len(view.nodes)))
+    owners = (output.rpartition(".")[0] if output in parameters else None for output in outputs)
     return [
-        found or _fill(tree, before[index], after[index], around[index], _owner(view, index, parameters))
-        for index, found in enumerate(scopes)
+        item or _fill_between(around, owner, tree)
+        for item, around, owner in zip(attributions, heard, owners, strict=True)
     ]
 
 
-def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, ...]:
-    """Make the nodes of a hierarchy, in the order of the file."""
-    return tuple(_make_node(view, index, attributions[index]) for index in view.file_order)
+def _fill_between(heard: _Heard, owner: str | None, tree: CallTree) -> Attribution:
+    """Fill a gap; the owner is the module of the parameter whose name its output has."""
+    if not heard.after:
+        return _AT_ROOT
+    after = tree.lowest_above(heard.after)
+    if not heard.before:
+        evidence, rule = ("parameter", "parameter") if after.module == owner else ("dataflow", "consumers")
+        return Attribution(after, (after,), evidence, rule)
+    return _make_between(tree.lowest_above((*heard.before, after)), heard.around, tree) or _AT_ROOT
 
 
-def _make_node(view: View, index: int, attribution: Attribution) -> Node:
-    node = view.nodes[index]
-    graph, output = view.node_key(index)
-    domain, _, op_type = node.op.rpartition("::")
-    return Node(
-        graph=graph,
-        name=node.name,
-        op_type=op_type,
-        domain=domain,
-        output=output,
-        scope=attribution.scope,
-        origins=attribution.origins,
-        evidence=attribution.evidence,
-        rule=attribution.rule,
-    )
-
-
-def _fill(
-    tree: CallTree, before: CallId | None, after: CallId | None, around: CallId, owner: str | None
-) -> Attribution:
-    if after is None:
-        return Attribution(ROOT, (ROOT,), "root", "root")
-    if before is None and after.module == owner:
-        return Attribution(after, (after,), "parameter", "parameter")
-    if before is None:
-        return Attribution(after, (after,), "dataflow", "consumers")
-    scope = tree.lowest_above((before, after))
-    if tree.lowest_above((scope, around)) == scope:  # the body's node is in a call at or below it
+def _make_between(scope: CallId, around: CallId, tree: CallTree) -> Attribution | None:
+    if scope in tree.ancestors(around):  # what is in a body ran in the call of the node that has it
         scope = around
-    if scope == ROOT:  # that it ran somewhere in the model is no news
-        return Attribution(ROOT, (ROOT,), "root", "root")
-    return Attribution(scope, (scope,), "dataflow", "between")
+    # That a node ran somewhere in the model is no news.
+    return None if scope == ROOT else Attribution(scope, (scope,), "dataflow", "between")
 
 
-def _owner(view: View, index: int, parameters: Collection[str]) -> str | None:
-    """Return the module whose parameter a node's output is, by name."""
-    _, output = view.node_key(index)
-    return output.rpartition(".")[0] if output in parameters else None
+def propagate(view: View, attributions: Sequence[Attribution | None], tree: CallTree) -> list[Attribution]:
+    """Return the attributions with every gap filled by what most neighbours say; by the root where they say nothing."""
+    neighbours = _Neighbours(view)
+    constant = [all(view.flow.constant[t] for t in node.makes) for node in view.nodes]
+    filled = list(attributions)
+    for _ in range(_ROUNDS):
+        heard = neighbours.listen(filled, tree)
+        gaps = [index for index, item in enumerate(filled) if item is None and not constant[index]]
+        for index in gaps:
+            filled[index] = _choose(heard[index], tree)
+        if all(filled[index] is None for index in gaps):
+            break
+    # What reads constants and shapes alone serves those who read it.
+    around = neighbours.find_around(filled)
+    for index in range(len(filled) - 1, -1, -1):
+        if filled[index] is None and constant[index] and (readers := neighbours.readers[index]):
+            served = [around[index] if n is None else (filled[n] or _AT_ROOT).scope for n in readers]
+            scope = tree.lowest_above(served)
+            filled[index] = None if scope == ROOT else Attribution(scope, (scope,), "dataflow", "consumers")
+    return [item or _AT_ROOT for item in filled]
 
 
-def _look(
-    view: View,
-    scopes: Sequence[Attribution | None],
-    tree: CallTree,
+def _choose(heard: _Heard, tree: CallTree) -> Attribution | None:
+    """Choose the deepest call with more than half of what was heard, and some of each side; None for the root."""
+    sides = [[above for call in side for above in tree.ancestors(call)] for side in (heard.before, heard.after) if side]
+    votes = Counter(call for side in sides for call in side)
+    total = len(heard.before) + len(heard.after)
+    most = {call for call, count in votes.items() if 2 * count > total}.intersection(*sides)
+    # Two calls that both have more than half are one above the other.
+    return _make_between(max(most, key=tree.depth, default=ROOT), heard.around, tree)
+
+
+# -- the walk ---------------------------------------------------------------------------------------------
+
+
+class _Heard(NamedTuple):
+    """The calls that a gap hears from those that feed it and those that read it, and the call around its graph."""
+
+    before: list[CallId]
+    after: list[CallId]
+    around: CallId
+
+
+class _Neighbours:
+    """For each node those that feed it values and those that read it; None for what is around its graph."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        given = {tensor for graph in view.graphs for tensor in graph.inputs} - set(view.constants)
+        returned = {tensor for graph in view.graphs for tensor in graph.outputs}
+        producers, consumers = view.producers, view.consumers
+        self.feeders: list[list[int | None]] = [
+            [producers[t] for t in dict.fromkeys(node.reads_values) if producers[t] is not None or t in given]
+            for node in view.nodes
+        ]
+        self.readers: list[list[int | None]] = []
+        for node in view.nodes:
+            made = node.makes
+            readers = [reader for tensor in made for reader in dict.fromkeys(consumers[tensor])]
+            self.readers.append([*readers, *[None] * (not returned.isdisjoint(made))])
+
+    def listen(self, attributions: Sequence[Attribution | None], tree: CallTree) -> list[_Heard]:
+        """Return what each gap hears; nothing for the other nodes."""
+        scopes = [None if item is None else item.scope for item in attributions]
+        around = self.find_around(attributions)
+        order = range(len(scopes))
+        before = _listen(order, self.feeders, scopes, around, tree)
+        after = _listen(reversed(order), self.readers, scopes, around, tree)
+        return list(map(_Heard, before, after, around))
+
+    def find_around(self, attributions: Sequence[Attribution | None]) -> list[CallId]:
+        """Return for each node the call of the nearest node around its graph that has one; else the root."""
+        by_graph = [ROOT] * len(self._view.graphs)
+        for number, graph in enumerate(self._view.graphs):  # an outer graph comes before the bodies in it
+            if graph.owner is not None:
+                owner = attributions[graph.owner]
+                by_graph[number] = by_graph[self._view.nodes[graph.owner].graph] if owner is None else owner.scope
+        return [by_graph[node.graph] for node in self._view.nodes]
+
+
+def _listen(
+    order: Iterable[int],
     neighbours: Sequence[Sequence[int | None]],
+    scopes: Sequence[CallId | None],
     around: Sequence[CallId],
-    *,
-    backwards: bool,
-) -> list[CallId | None]:
-    """For each node without a scope, the lowest call above its neighbours; through those that have none either."""
-    found: list[CallId | None] = [None if scope is None else scope.scope for scope in scopes]
-    seen: list[CallId | None] = [None] * len(found)
-    order: Iterable[int] = range(len(view.nodes))
-    for index in reversed(list(order)) if backwards else order:
+    tree: CallTree,
+) -> list[list[CallId]]:
+    """Return for each gap the calls of its neighbours on one side, through those that are gaps themselves."""
+    heard: list[list[CallId]] = [[] for _ in scopes]
+    beyond = list(scopes)
+    for index in order:
         if scopes[index] is None:
-            near = [around[index] if n is None else found[n] or seen[n] for n in neighbours[index]]
-            known = [scope for scope in near if scope is not None]
-            seen[index] = tree.lowest_above(known) if known else None
-    return seen
-
-
-def _readers(view: View, owners: Sequence[int | None]) -> list[list[int | None]]:
-    """For each node those that read it; None stands for what is around its graph."""
-    consumers = view.consumers
-    returned: dict[int, set[int]] = defaultdict(set)
-    for number, graph in enumerate(view.graphs):
-        returned[number].update(graph.outputs)
-    readers: list[list[int | None]] = []
-    for node in view.nodes:
-        made = [t for t in node.outputs if t != NO_TENSOR]
-        leaves = any(t in returned[node.graph] for t in made)
-        readers.append([*(reader for t in made for reader in consumers[t]), *([None] if leaves else [])])
-    return readers
-
-
-def _feeders(view: View) -> list[list[int | None]]:
-    """For each node those that feed it; None, for what is around its graph, where it reads an input of a graph."""
-    given = {tensor for graph in view.graphs for tensor in graph.inputs} - set(view.constants)
-    feeders: list[list[int | None]] = []
-    for node in view.nodes:
-        read = node.reads_values
-        found = [view.producers[tensor] for tensor in read if view.producers[tensor] is not None or tensor in given]
-        feeders.append(found)
-    return feeders
-
-
-def _scope_around(view: View, graph: int, owners: Sequence[int | None], scopes: Sequence[Attribution | None]) -> CallId:
-    """Return the scope of the nearest node around a graph that has one: whose body the graph is; else the root."""
-    owner = owners[graph]
-    while owner is not None:
-        scope = scopes[owner]
-        if scope is not None:
-            return scope.scope
-        owner = owners[view.nodes[owner].graph]
-    return ROOT
+            calls = (around[index] if n is None else beyond[n] for n in neighbours[index])
+            heard[index] = [call for call in calls if call is not None]
+            beyond[index] = tree.lowest_above(heard[index]) if heard[index] else None
+    return heard

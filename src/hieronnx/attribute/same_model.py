@@ -1,32 +1,33 @@
-"""Whether a file is of a model: whether they have the same weights, and give the same on the same inputs.
+"""Is this file of this model? The one decision, which refuses a file of another model with a `MismatchError`.
 
-An optimizer, half precision or quantization changes neither much; other weights, a layer more or a layer less change
-one of them.
+A file is of a model in PyTorch if they have the same weights, and give the same on the same inputs. An optimizer, half
+precision or quantization changes neither much; other weights, a layer more or a layer less change one of them:
+
+    check_same_model    before nodes are attributed: outputs of one run, and weights where these prove nothing
+    check_same_values   after: neither has a layer that the other lacks, however little that adds to the outputs
+
+A file is of another file (`check_related`, for carry) if what goes in and out fits, and weights agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import onnx_ir as ir
-import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
-from hieronnx.attribute.by_value.inputs import array_of, list_choices, name_arguments
-from hieronnx.attribute.holdings import is_telling
-from hieronnx.attribute.weights import ModuleTable, compare_weights
-from hieronnx.capture.untouched import untouched
-from hieronnx.errors import HieronnxError, InputError
+from hieronnx.attribute.weights import compare_files
+from hieronnx.errors import HieronnxError, MismatchError, list_some
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.building import view_model
+from hieronnx.graph.view import TensorType, View
 from hieronnx.graph.walks import walk_nodes
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.records import CallId
-from hieronnx.runtime.sessions import Array, Runner, open_runner
+
+if TYPE_CHECKING:
+    from hieronnx.attribute.request import Projected, Request
 
 # How far apart outputs may be, as a part of their spread. Single precision leaves less than a ten-thousandth, half a
 # thousandth and in deep models more, 8 bits some hundredths and more. Beyond it the weights must be the model's.
@@ -35,124 +36,251 @@ _HALVING = 0.03
 _QUANTIZING = 0.5
 _HALF = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
+_LEAST_OF_WEIGHTS = 0.95
+"""Of a file's weights the model has all but a few, which exporters compute from others."""
+_LEAST_OF_VALUES = 0.3
+"""Of what a file computes the model computes most; with 8 bits still half."""
+_MOST_NAMED = 5
+_TRAINING = " (the model is in training mode: call eval() on it)"
+
+# Of two files.
+_FEWEST_ELEMENTS = 8  # shapes, axes and scales tell nothing
+_SAME_CONTENT = 0.25  # tools leave nine in ten as they are; models of one seed may begin alike
+_NAMED_ALIKE = 0.1
+_SHAPED_ALIKE = 0.8
+_COMPUTED_ALIKE = 0.1
+_HELD = 0.25
+
+
+# -- a file and a model -----------------------------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How far a file and a model have the same outputs and weights.
+    """How far the outputs of a file and a model are the same.
 
     Attributes:
-        outputs: How far the outputs are apart, as a part of their spread; None if no two could be compared.
-        proven: Whether the outputs alone say that the file is of the model, wherever its weights are from: they are the
-            same, and can hardly be so by chance. Then the weights are not looked at.
-        quantized: Whether the file computes with few bits.
-        halved: Whether it computes in half precision.
-        weights: The share of the file's weights that the model has.
-        strange: How many weights of the file the model does not have, whatever their shape.
-        unmatched: The modules with parameters of which the file has none.
+        outputs: How far they are apart, as a part of their spread; None if no two could be compared.
+        proven: Whether they alone say that the file is of the model, wherever its weights are from: they are the same,
+            and can hardly be so by chance.
+        same: Whether they are the same but for the precision.
+        near: Whether they are so near that no module can be missing which does much.
     """
 
     outputs: float | None
     proven: bool
-    quantized: bool
-    halved: bool
-    weights: float = 1.0
-    strange: int = 0
-    unmatched: tuple[CallId, ...] = ()
+    same: bool
+    near: bool
 
-    @property
-    def same_outputs(self) -> bool:
-        """Whether the outputs are the same but for the precision."""
-        farthest = _QUANTIZING if self.quantized else _HALVING if self.halved else _ROUNDING
-        return self.outputs is not None and self.outputs <= farthest
+    @classmethod
+    def of(cls, request: Request) -> Agreement:
+        """Run the file and the model once, and compare their outputs."""
+        apart = request.first_run.apart
+        nodes = [node for _, node in walk_nodes(request.opened.model)]
+        quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
+        halved = any(v is not None and v.dtype in _HALF for node in nodes for v in (*node.inputs, *node.outputs))
+        if apart is None:
+            return cls(None, proven=False, same=False, near=False)
+        return cls(
+            outputs=apart,
+            proven=request.first_run.distinctive and apart <= (_HALVING if halved or quantized else _ROUNDING),
+            same=apart <= (_QUANTIZING if quantized else _HALVING if halved else _ROUNDING),
+            near=apart <= (_QUANTIZING if quantized else _HALVING),
+        )
 
-    @property
-    def near_outputs(self) -> bool:
-        """Whether they are so near that no module can be missing which does much."""
-        return self.outputs is not None and self.outputs <= (_QUANTIZING if self.quantized else _HALVING)
 
+def check_same_model(request: Request) -> Agreement:
+    """Make sure that the file has the model's weights, and gives what it gives.
 
-def check_same_model(
-    opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Agreement:
-    """Run the file and the model once, and compare their outputs; and their weights where that does not suffice.
+    A file may well give something else: what is computed from the model's outputs. But then it lacks nothing of the
+    model, and has no weights of its own.
 
     Raises:
+        MismatchError: If it is not so.
         InputError: If the model cannot be run on these inputs.
         HieronnxError: If the file cannot.
     """
-    given = _run_model(model, args, kwargs)
-    apart, telling = _compare_outputs(opened, name_arguments(model, args, kwargs), given)
-    nodes = [node for _, node in walk_nodes(opened.model)]
-    quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
-    halved = any(_is_half(value) for node in nodes for value in (*node.inputs, *node.outputs))
-    if apart is not None and telling and apart <= (_HALVING if halved or quantized else _ROUNDING):
-        return Agreement(apart, True, quantized, halved)
-    found = compare_weights(opened, model, view_model(opened.model), ModuleTable.of(model))
-    return Agreement(apart, False, quantized, halved, found.agreement, len(found.strange), found.unmatched)
+    agreement = Agreement.of(request)
+    if not agreement.proven:
+        check_same_weights(request)
+        if not agreement.near:
+            apart, weights = _describe_outputs(request, agreement), request.weights
+            if weights.unmatched:
+                reason = f"{apart}, and it has no parameters of modules of the model"
+                raise _mismatch(request, reason, weights.agreement, weights.unmatched)
+            _check_no_unknown_weights(request, apart)
+    return agreement
 
 
-def _is_half(value: ir.Value | None) -> bool:
-    return value is not None and value.dtype in _HALF
+def check_same_weights(request: Request) -> None:
+    """Make sure that the model has the weights of the file; nothing is run.
+
+    Raises:
+        MismatchError: If it has not.
+    """
+    share = request.weights.agreement
+    if share < _LEAST_OF_WEIGHTS:
+        part = f"only {share:.0%}" if share else "none"
+        raise _mismatch(request, f"the model has {part} of its weights", share, request.weights.unmatched)
 
 
-def _run_model(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Array]:
-    """Run the model and return its outputs."""
-    try:
-        with untouched(model, args, kwargs) as (positional, named):
-            given = model(*positional, **named)
-    except Exception as error:
-        lines = str(error).strip().splitlines() or ["no message"]
-        raise InputError(
-            f"the model cannot be run on these inputs ({type(error).__name__}: {lines[0]}); give others, or use the "
-            "strategy usage_based, which runs nothing"
-        ) from error
-    return [array_of(leaf) for leaf in tree_leaves(given) if _is_plain(leaf)]
+def check_same_values(request: Request, agreement: Agreement, projected: Projected) -> None:
+    """Make sure that neither has a layer that the other lacks, and that both compute the same on the way.
+
+    Raises:
+        MismatchError: If it is not so.
+    """
+    if projected.missing:
+        reason = "on the way to its outputs the model has modules of which it has neither parameters nor values"
+        raise _mismatch(request, reason, projected.agreement, projected.missing)
+    if (count := projected.unknown_weights) > 1:  # a single one an exporter may have computed from others
+        reason = f"{count} of its weights are not the model's, and lead to nothing that the model computes"
+        raise _mismatch(request, reason, projected.agreement, ())
+    if agreement.same:
+        return
+    _check_no_unknown_weights(request, _describe_outputs(request, agreement))
+    if projected.agreement < _LEAST_OF_VALUES:
+        share = f"of the tensors that it computes only {projected.agreement:.0%} have values that the model computes"
+        reason = share + _TRAINING * request.model.training
+        raise _mismatch(request, reason, projected.agreement, projected.unmatched)
 
 
-def _is_plain(leaf: object) -> bool:
-    return isinstance(leaf, Tensor) and leaf.layout is torch.strided and leaf.numel() > 0
+def _describe_outputs(request: Request, agreement: Agreement) -> str:
+    hint = _TRAINING * request.model.training
+    if agreement.outputs is None:
+        return f"none of its outputs has the size of one of the model{hint}"
+    return f"their outputs are {agreement.outputs:.2%} of their spread apart{hint}"
 
 
-_Compared: TypeAlias = tuple[float | None, bool]
-"""How far outputs are apart, the worst of them, None if no two could be compared; and whether they are telling."""
+def _check_no_unknown_weights(request: Request, apart: str) -> None:
+    """Make sure that a file that gives something else has no weights of its own."""
+    if count := len(request.weights.unknown):
+        weights = "one of its weights is" if count == 1 else f"{count} of its weights are"
+        raise _mismatch(request, f"{apart}, and {weights} not the model's", request.weights.agreement, ())
 
 
-def _compare_outputs(opened: OpenedModel, arguments: Sequence[tuple[str, Array]], given: Sequence[Array]) -> _Compared:
-    """Compare the outputs, with the inputs in the places where they fit best."""
-    with open_runner(opened) as runner:
-        ways = list_choices(runner.inputs, arguments, opened.name)
-        if len(ways) == 1:
-            return _compare(runner.run(ways[0](arguments)).values(), given)
-        best: _Compared = (None, False)
-        for way in ways:
-            apart, telling = _try(runner, way(arguments), given)
-            if apart is not None and (best[0] is None or (apart, telling) < best):
-                best = apart, telling
-            if best[0] is not None and best[0] <= _ROUNDING:
-                break
-    return best
+def _mismatch(request: Request, reason: str, agreement: float, unmatched: Sequence[CallId]) -> MismatchError:
+    named = list_some([str(call) or "the root" for call in unmatched], _MOST_NAMED)
+    missing = f"; it has nothing of {named}" if unmatched else ""
+    return MismatchError(
+        f"'{request.opened.name}' is not of this model: {reason}{missing}; check that weights, inputs and version of "
+        "the model are those that the file was made with. Nothing was written",
+        agreement,
+        tuple(unmatched),
+    )
 
 
-def _try(runner: Runner, feeds: Mapping[str, Array], given: Sequence[Array]) -> _Compared:
-    try:
-        return _compare(runner.run(feeds).values(), given)
-    except HieronnxError:  # of several ways to feed a file most are wrong
-        return None, False
+# -- two files --------------------------------------------------------------------------------------------
 
 
-def _compare(made: Iterable[object], given: Sequence[Array]) -> _Compared:
-    """Compare each output of the file with those of the model that have its size."""
-    apart, telling = [], False
-    for array in made:
-        if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.size:
-            alike = [other for other in given if other.size == array.size and other.dtype.kind in "biuf"]
-            apart += [min(_distance(array, other) for other in alike)] if alike else []
-            telling = telling or (bool(alike) and is_telling(array))
-    return max(apart, default=None), telling
+class ViewedFile(NamedTuple):
+    """A file and its structure."""
+
+    opened: OpenedModel
+    view: View
 
 
-def _distance(ours: Array, theirs: Array) -> float:
-    a, b = (np.nan_to_num(array.ravel().astype(np.float64), posinf=0, neginf=0) for array in (ours, theirs))
-    apart = float(np.linalg.norm(a - b))
-    spread = float(np.linalg.norm(b - b.mean()))
-    return apart / (spread or float(np.linalg.norm(b)) or apart) if apart else 0.0
+def check_related(
+    original: ViewedFile,
+    transformed: ViewedFile,
+    carried: Iterable[int | None],
+    by_value: Mapping[int, int] | None = None,
+) -> None:
+    """Make sure that one file can have been made of the other.
+
+    Args:
+        original: The file that a tool is said to have been run on.
+        transformed: What is said to be made of it.
+        carried: For each tensor of the original the one of the transformed file that holds its value.
+        by_value: The tensors of the transformed file that hold the values of one of the original, where both were run.
+
+    Raises:
+        HieronnxError: If nothing speaks for it.
+    """
+    b = transformed.view
+    if not b.nodes or (by_value is not None and _compute_alike(b, by_value)):
+        return
+    if _are_related(original, transformed, {tensor for tensor in carried if tensor is not None}):
+        return
+    reason, remedy = "too few values agree", ""
+    if by_value is None:
+        reason = "too little agrees of their weights, inputs and outputs"
+        remedy = ", or --by-value (by_value=True), which runs both to find out"
+    raise HieronnxError(
+        f"'{transformed.opened.name}' does not seem to be made of '{original.opened.name}': {reason}; give the file "
+        f"that the tool was run on{remedy}"
+    )
+
+
+def _compute_alike(b: View, by_value: Collection[int]) -> bool:
+    """Say whether an output agrees, or many values on the way: a few do in any two models that are fed the same."""
+    made = {tensor for tensor in by_value if b.producers[tensor] is not None}
+    return not made.isdisjoint(b.graphs[0].outputs) or len(made) >= _COMPUTED_ALIKE * len(b.nodes)
+
+
+def _are_related(original: ViewedFile, transformed: ViewedFile, carried: set[int]) -> bool:
+    a, b = original.view, transformed.view
+    old, new = _list_weights(a), _list_weights(b)
+    named = _share_named(old, new) >= _NAMED_ALIKE
+    if not named and not _is_interface_alike(a, b):
+        return False
+    shared = compare_files(original.opened, a, transformed.opened, b)
+    if shared.compared and shared.agreeing >= _SAME_CONTENT * shared.compared:
+        return True
+    if shared.compared and not shared.quantized:
+        return False
+    # Contents tell nothing: the weights are new, or not there.
+    shapes = {shape for _, shape in old}
+    if named or not old or not new or sum(shape in shapes for _, shape in new) >= _SHAPED_ALIKE * len(new):
+        return True
+    return sum(not carried.isdisjoint(node.outputs) for node in b.nodes) >= _HELD * len(b.nodes)
+
+
+def is_renamed(a: View, b: View) -> bool:
+    """Say whether hardly a tensor that graph B computes has a name of graph A."""
+    names = set(a.names)
+    made = [tensor for tensor, producer in enumerate(b.producers) if producer is not None]
+    return sum(b.names[tensor] in names for tensor in made) < _NAMED_ALIKE * len(made)
+
+
+def _list_weights(view: View) -> list[tuple[str, tuple[int, ...]]]:
+    """List the names of weights with their sizes in order of size: a transposed weight has them too."""
+    types = ((view.names[tensor], view.types[tensor]) for tensor in view.constants)
+    shapes = ((name, tuple(sorted(n for n in t.shape if n is not None)) if t is not None else ()) for name, t in types)
+    return [(name, shape) for name, shape in shapes if math.prod(shape) >= _FEWEST_ELEMENTS]
+
+
+def _share_named(old: Collection[tuple[str, tuple[int, ...]]], new: Collection[tuple[str, tuple[int, ...]]]) -> float:
+    """Return the share of weights that have the shape and the name of an old one, or begin with its name."""
+    known = set(old)
+    alike = sum(any((beginning, shape) in known for beginning in _beginnings(name)) for name, shape in new)
+    return alike / len(new) if new else 0.0
+
+
+def _beginnings(name: str) -> Iterable[str]:
+    """Yield a name and what tools may have added to: `weight_quantized` was `weight`."""
+    yield name
+    for position, character in enumerate(name):
+        if character in "_/:" and position:
+            yield name[:position]
+
+
+def _is_interface_alike(a: View, b: View) -> bool:
+    """Say whether each input and output of B has a place for it in A, names and precision aside."""
+    main_a, main_b = a.graphs[0], b.graphs[0]
+    for old, new in ((main_a.inputs, main_b.inputs), (main_a.outputs, main_b.outputs)):
+        free = [a.types[tensor] for tensor in old if tensor not in a.constants]
+        for tensor in (t for t in new if t not in b.constants):
+            fitting = next((i for i, type_ in enumerate(free) if _agree(type_, b.types[tensor])), None)
+            if fitting is None:
+                return False
+            del free[fitting]
+    return True
+
+
+def _agree(a: TensorType | None, b: TensorType | None) -> bool:
+    if a is None or b is None:
+        return True
+    sizes = zip(a.shape, b.shape, strict=False)
+    same_kind = ("FLOAT" in a.dtype) == ("FLOAT" in b.dtype)
+    return same_kind and len(a.shape) == len(b.shape) and all(m == n or None in (m, n) for m, n in sizes)

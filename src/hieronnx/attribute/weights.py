@@ -1,22 +1,41 @@
-"""The weights of a file beside those of a model: what each constant holds, and how far the two agree."""
+"""Comparing weights: those of a file with the parameters of a model, or with the weights of another file.
+
+Both are one question, which `WeightIndex` answers: does this initializer hold the values of that parameter, or of that
+initializer, perhaps transposed, cast, quantized or joined with others? Each weight is read once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import hashlib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from inspect import getattr_static
+from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx_ir as ir
-from torch import nn
 
-from hieronnx.attribute.holdings import Parameters, find_holdings, is_telling
-from hieronnx.attribute.projected import HeldParameter
+from hieronnx.attribute.weight_index import FEW, Array, HeldParameter, WeightIndex, as_numbers, is_distinctive
+from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.weights import Contents
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import CallId
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 _MANY = 64
+_MOST_ELEMENTS = 1 << 20
+"""Of two files no larger weights are compared, and only so many: reading them all would take long."""
+_SAMPLE, _MOST_READ, _MOST_CANDIDATES = 32, 512, 100
+_FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_NO_NUMBERS = frozenset({ir.DataType.UNDEFINED, ir.DataType.STRING, ir.DataType.BOOL})
+
+
+# -- a file and a model -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +50,8 @@ class ModuleTable:
     @classmethod
     def of(cls, model: nn.Module) -> ModuleTable:
         """Read the table of a model."""
+        from torch import nn
+
         canonical = {id(module): path for path, module in model.named_modules()}
         at: dict[str, str] = {}
         parents: dict[str, str | None] = {"": None}
@@ -63,14 +84,14 @@ class Weights:
     Attributes:
         held: The parameters that each constant holds, by its number in the view.
         agreement: The share of the file's weights that the model has; a weight is what has the shape of a parameter.
-        strange: The weights of the file that the model does not have, whatever their shape.
+        unknown: The weights of the file that the model does not have, whatever their shape.
         rounded: Whether there are weights in 8 bits or fewer.
         unmatched: The first calls of modules with parameters of which the file has none.
     """
 
     held: Mapping[int, HeldParameter]
     agreement: float
-    strange: tuple[int, ...]
+    unknown: tuple[int, ...]
     rounded: bool
     unmatched: tuple[CallId, ...]
 
@@ -81,41 +102,167 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
     Raises:
         HieronnxError: If one cannot be read.
     """
-    parameters, contents = Parameters.of(model), Contents.of(opened, view)
-    held, unknown = find_holdings(contents, view, parameters)
-    strange = [tensor for tensor in unknown if len(contents.tensors[tensor].shape) > 1]
+    parameters, contents = _index_parameters(model), Contents.of(opened, view)
+    present = {view.names[tensor] for tensor in contents.tensors}
+    held: dict[int, HeldParameter] = {}
+    unknown: list[int] = []
+    for tensor in sorted(contents.tensors):
+        array = as_numbers(contents.read(tensor))
+        if array is None or array.size < 2:
+            continue
+        holding = _find_named(view.names[tensor], array, parameters, present) or parameters.find(array)
+        if holding is not None:
+            held[tensor] = holding
+        elif array.ndim > 1 and (is_distinctive(array) or parameters.would_find_rounded(array)):
+            unknown.append(tensor)
     return Weights(
         held=held,
-        agreement=_measure_agreement(contents, held, strange, parameters),
-        strange=tuple(strange),
+        agreement=_measure_agreement(contents, held, unknown, parameters),
+        unknown=tuple(unknown),
         rounded=any(_is_rounded(tensor) for tensor in contents.tensors.values()),
         unmatched=_find_unmatched(held.values(), parameters, table),
     )
+
+
+def _index_parameters(model: nn.Module) -> WeightIndex:
+    """Index the parameters and buffers of a model: those with equal contents are one, under all their names."""
+    names: dict[bytes, list[str]] = defaultdict(list)
+    arrays: dict[bytes, Array] = {}
+    for source in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
+        for name, tensor in source:
+            array = _to_array(tensor)
+            if array is not None:
+                digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
+                digest.update(np.ascontiguousarray(array).data)
+                names[digest.digest()].append(name)
+                arrays.setdefault(digest.digest(), array)
+    index = WeightIndex()
+    for key, array in arrays.items():
+        index.add(tuple(names[key]), array)
+    return index
+
+
+def _to_array(tensor: Tensor) -> Array | None:
+    import torch
+
+    if tensor.layout is not torch.strided or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
+        return None
+    plain = tensor.detach().cpu()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+
+
+def _find_named(name: str, array: Array, parameters: WeightIndex, present: Collection[str]) -> HeldParameter | None:
+    """Return what a constant holds that has the name of a parameter, if it has its values too.
+
+    Of parameters with equal contents a file may have one for all: then it is all those of which the file has none.
+    """
+    number = parameters.find_named(name, array)
+    if number is None:
+        return None
+    return HeldParameter((name, *(other for other in parameters.names[number] if other not in present)), "name")
 
 
 def _is_rounded(tensor: ir.TensorProtocol) -> bool:
     return tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 and tensor.size >= _MANY and len(tensor.shape) > 1
 
 
-def _find_unmatched(held: Iterable[HeldParameter], parameters: Parameters, table: ModuleTable) -> tuple[CallId, ...]:
+def _find_unmatched(held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable) -> tuple[CallId, ...]:
     """Return the modules with parameters of which the file has none."""
-    found = {name for holding in held for name in holding.parameters}
-    telling = [number for number, array in enumerate(parameters.arrays) if is_telling(array)]
+    in_file = {name for holding in held for name in holding.parameters}
     owners: dict[str, bool] = {}
-    for name in (name for number in telling for name in parameters.names[number]):
-        module = table.callable_at[name.rpartition(".")[0]]
-        owners[module] = owners.get(module, False) or name in found
+    for names, array in zip(parameters.names, parameters.arrays, strict=True):
+        for name in names if is_distinctive(array) else ():
+            module = table.callable_at[name.rpartition(".")[0]]
+            owners[module] = owners.get(module, False) or name in in_file
     return tuple(CallId(module, 0) for module in table.parents if not owners.get(module, True))
 
 
 def _measure_agreement(
-    contents: Contents, held: Collection[int], strange: Iterable[int], parameters: Parameters
+    contents: Contents, held: Collection[int], unknown: Iterable[int], parameters: WeightIndex
 ) -> float:
     """Return which share of the file's weights the model has.
 
     A single one that it lacks does not count: an exporter may have computed it from others.
     """
     shapes = {shape for array in parameters.arrays for shape in (array.shape, array.shape[::-1])}
-    found = sum(len(contents.tensors[tensor].shape) > 1 for tensor in held)
-    lacking = sum(tuple(contents.tensors[tensor].shape.numpy()) in shapes for tensor in strange)
-    return found / (found + lacking) if lacking > 1 else 1.0
+    matched = sum(len(contents.tensors[tensor].shape) > 1 for tensor in held)
+    lacking = sum(tuple(contents.tensors[tensor].shape.numpy()) in shapes for tensor in unknown)
+    return matched / (matched + lacking) if lacking > 1 else 1.0
+
+
+# -- two files --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeights:
+    """How many weights of a file could be compared with some of another, and how many of them hold the same.
+
+    Attributes:
+        compared: How many were compared.
+        agreeing: How many of them hold the same.
+        quantized: Whether only the transformed file has integers for weights: what is float may be new then.
+    """
+
+    compared: int
+    agreeing: int
+    quantized: bool
+
+
+def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: View) -> SharedWeights:
+    """Compare a sample of a transformed file's float weights with those of their size in the original.
+
+    Of weights that have one value throughout, and of those that cannot be read, nothing can be told.
+    """
+    old, new = _FileWeights(original, a), _FileWeights(transformed, b)
+    # For operators that the original has not, a tool may have put weights into another layout.
+    operators = {node.op for node in a.nodes}
+    comparable = {tensor for node in b.nodes if node.op in operators for tensor in node.inputs}
+    index = WeightIndex()
+    agreeing = compared = 0
+    for tensor in new.choose(old):
+        array, alike = new.read(tensor), old.by_size[new.sizes[tensor]]
+        if array is None or not np.ptp(array) > 0:
+            continue
+        named = [t for t in alike if a.names[t] == b.names[tensor]]
+        for candidate in (*named, *alike[:_MOST_CANDIDATES]):
+            if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
+                index.add((a.names[candidate],), content)
+        agrees = index.find(array) is not None
+        agreeing += agrees
+        compared += agrees or tensor in comparable
+        if compared == _SAMPLE:
+            break
+    return SharedWeights(compared, agreeing, new.has_bytes and not old.has_bytes)
+
+
+class _FileWeights:
+    """The initializers of a file's main graph, read when they are asked for."""
+
+    def __init__(self, opened: OpenedModel, view: View) -> None:
+        self._contents = Contents.of(opened, view)
+        self.sizes: dict[int, int] = {}
+        """How many elements each has that can be compared."""
+        self.by_size: dict[int, list[int]] = defaultdict(list)
+        self.has_bytes = False
+        """Whether there are some with elements of 8 bits or less."""
+        for tensor in view.constants:
+            weight = None if view.tensor_graphs[tensor] else self._contents.tensors.get(tensor)
+            if weight is None or weight.size < FEW:
+                continue
+            if weight.dtype in _FLOATS and weight.size <= _MOST_ELEMENTS:
+                self.sizes[tensor] = weight.size
+                self.by_size[weight.size].append(tensor)
+            self.has_bytes |= weight.dtype not in _NO_NUMBERS and weight.dtype.bitwidth <= 8
+
+    def choose(self, others: _FileWeights) -> Sequence[int]:
+        """Choose the weights to look at: those of a size that few others have first, of these the smallest."""
+        sizes = others.by_size
+        chosen = ((len(sizes[size]), size, tensor) for tensor, size in self.sizes.items() if size in sizes)
+        return [tensor for _, _, tensor in nsmallest(_MOST_READ, chosen)]
+
+    def read(self, tensor: int) -> Array | None:
+        """Read a weight; None where it is not there: a hierarchy can be carried without the weights."""
+        try:
+            return as_numbers(self._contents.read(tensor))
+        except HieronnxError:
+            return None

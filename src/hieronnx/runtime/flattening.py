@@ -3,6 +3,9 @@
 The flat model computes the same. An `If` becomes the branch that it takes on the given inputs, a call of a function
 the function's nodes; `Loop` and `Scan` stay, and can be made to give the tensors of their bodies, one iteration
 stacked on the other.
+
+    y = If (c) {then: t = Relu (x)}         y/then_branch/t = Relu (x)     exposed as t of the graph y.then_branch
+                                            y = Identity (y/then_branch/t)
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, TypeAlias
 import onnx
 
 from hieronnx.graph.operators import LOOP_OPS, SEQUENCE_OPS
-from hieronnx.graph.walks import body_key
+from hieronnx.graph.walks import body_key, first_name, function_key, proto_bodies
 
 Evaluate: TypeAlias = Callable[[onnx.ModelProto, list[str]], Mapping[str, Any]]
 
@@ -28,8 +31,6 @@ class Exposure:
     exposed: str
     loop: str = ""
     """The first output of the `Loop` or `Scan` in whose body it is; nothing where it is in none."""
-    inner: str = ""
-    """Its name in that body."""
 
     @property
     def repeats(self) -> bool:
@@ -48,7 +49,7 @@ class Flat:
     def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
         """Return the model with these tensors as outputs, under their exposed names."""
         copy = _copy(self.model)
-        _expose_in_loops(copy.graph, [(e.loop, e.inner, e.exposed, "Identity") for e in exposures if e.repeats])
+        _expose_in_loops(copy.graph, "Identity", {e: e.exposed for e in exposures if e.repeats})
         present = {value.name for value in copy.graph.output}
         copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
         return copy
@@ -57,9 +58,10 @@ class Flat:
         """Return the model with the number of elements of each tensor as outputs, and the names of those."""
         copy = _copy(self.model)
         names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in exposures}
-        _expose_in_loops(copy.graph, [(e.loop, e.inner, names[e.exposed], "Size") for e in exposures if e.repeats])
-        made = (onnx.helper.make_node("Size", [e.exposed], [names[e.exposed]]) for e in exposures if not e.repeats)
-        copy.graph.node.extend(made)
+        _expose_in_loops(copy.graph, "Size", {e: names[e.exposed] for e in exposures if e.repeats})
+        copy.graph.node.extend(
+            onnx.helper.make_node("Size", [e.exposed], [names[e.exposed]]) for e in exposures if not e.repeats
+        )
         copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
         return copy, names
 
@@ -111,38 +113,35 @@ class _Flattener:
                 yield from self._place_function(placed, function)
 
     def _place_function(self, call: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-        prefix = f"{_first(call.output)}/{function.name}/"
+        prefix = f"{first_name(call.output)}/{function.name}/"
         made = (name for node in function.node for name in node.output if name)
         renamed = {name: prefix + name for name in made}
         given = [*call.input, *[""] * (len(function.input) - len(call.input))]
         renamed.update(zip(function.input, given, strict=True))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
-        key = f"{function.domain}::{function.name}" + (f":{function.overload}" if function.overload else "")
+        key = function_key(function.domain, function.name, function.overload)
         yield from self._place((_fill_references(node, attributes) for node in function.node), key, renamed)
         yield from _copies((renamed[name] for name in function.output), call.output)
 
     def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         """Yield the nodes with each `If` replaced by the branch that it takes."""
-        choices = [node for node in nodes if node.op_type == "If"]
-        names = {_first(node.output): f"{_first(node.output)}/condition" for node in choices}
+        conditions = {first_name(node.output): node.input[0] for node in nodes if node.op_type == "If"}
         asking = _copy(self.flat.model)
-        for node in choices:  # what it decides by may be an input or an initializer, which cannot be an output
-            name = names[_first(node.output)]
-            asking.graph.node.append(onnx.helper.make_node("Identity", [node.input[0]], [name]))
-            asking.graph.output.append(onnx.ValueInfoProto(name=name))
-        found = self._evaluate(asking, list(names.values()))
+        for output, condition in conditions.items():  # it may be an input or an initializer, which cannot be an output
+            asking.graph.node.append(onnx.helper.make_node("Identity", [condition], [f"{output}/condition"]))
+            asking.graph.output.append(onnx.ValueInfoProto(name=f"{output}/condition"))
+        values = self._evaluate(asking, [f"{output}/condition" for output in conditions])
         for node in nodes:
             if node.op_type == "If":
-                yield from self._place_branch(node, bool(found[names[_first(node.output)]].all()))
+                yield from self._place_branch(node, bool(values[f"{first_name(node.output)}/condition"].all()))
             else:
                 yield node
 
     def _place_branch(self, node: onnx.NodeProto, condition: bool) -> Iterator[onnx.NodeProto]:
-        bodies = {attribute.name: attribute.g for attribute in node.attribute}
         taken, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
-        graph, output = self._places[_first(node.output)]
+        graph, output = self._places[first_name(node.output)]
         self.flat.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
-        body, prefix = bodies[taken], f"{_first(node.output)}/{taken}/"
+        body, prefix = dict(proto_bodies(node))[taken], f"{first_name(node.output)}/{taken}/"
         made = [t.name for t in body.initializer] + [name for n in body.node for name in n.output if name]
         renamed = {name: prefix + name for name in made}
         for tensor in body.initializer:
@@ -156,7 +155,7 @@ class _Flattener:
         no_tensors = node.op_type in SEQUENCE_OPS or self._no_tensors.intersection((*node.input[:1], *node.output))
         if no_tensors and node.op_type in (*SEQUENCE_OPS, "Identity", *LOOP_OPS):
             self._no_tensors.update(node.output)
-            self.flat.hidden.append(f"'{_first(node.output)}': it is no tensor")
+            self.flat.hidden.append(f"'{first_name(node.output)}': it is no tensor")
             return
         for name in filter(None, node.output):
             if name in self._places:  # a copy that was put in is none of the file
@@ -165,27 +164,26 @@ class _Flattener:
             self._list_body(node)
 
     def _list_body(self, node: onnx.NodeProto) -> None:
-        body = next(attribute.g for attribute in node.attribute if attribute.name == "body")
-        graph, output = self._places[_first(node.output)]
-        key, loop = body_key(graph, output, "body"), _first(node.output)
-        for inner in body.node:
+        loop = first_name(node.output)
+        key = body_key(*self._places[loop], "body")
+        for inner in dict(proto_bodies(node))["body"].node:
             if inner.op_type in SEQUENCE_OPS:
-                self.flat.hidden.append(f"'{_first(inner.output)}' in {key}: it is no tensor")
+                self.flat.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
                 continue
-            if any(attribute.HasField("g") for attribute in inner.attribute):
-                self.flat.hidden.append(f"the bodies of '{_first(inner.output)}' in {key}: they are inside a loop")
+            if any(proto_bodies(inner)):
+                self.flat.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
             for name in filter(None, inner.output):
-                self.flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop, name))
+                self.flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
 
 
-def _expose_in_loops(graph: onnx.GraphProto, wanted: Sequence[tuple[str, str, str, str]]) -> None:
-    """Give loops more outputs: the loop, the tensor in its body, the new output, and the operator to apply to it."""
-    loops = {_first(node.output): node for node in graph.node if node.op_type in LOOP_OPS}
-    for loop, inner, name, op in wanted:
-        node = loops[loop]
+def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, str]) -> None:
+    """Give loops more outputs: what an operator makes of the tensors in their bodies, under these names."""
+    loops = {first_name(node.output): node for node in graph.node if node.op_type in LOOP_OPS}
+    for exposure, name in names.items():
+        node = loops[exposure.loop]
         attributes = {attribute.name: attribute for attribute in node.attribute}
         body = attributes["body"].g
-        body.node.append(onnx.helper.make_node(op, [inner], [f"{name}/one"]))
+        body.node.append(onnx.helper.make_node(op, [exposure.name], [f"{name}/one"]))
         body.output.append(onnx.ValueInfoProto(name=f"{name}/one"))
         node.output.append(name)
         for listed in ("scan_output_axes", "scan_output_directions"):
@@ -203,9 +201,9 @@ def _fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.Attribu
     for attribute in node.attribute:
         given = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
         if given is not None:
-            made = copy.attribute.add()
-            made.CopyFrom(given)
-            made.name = attribute.name
+            filled = copy.attribute.add()
+            filled.CopyFrom(given)
+            filled.name = attribute.name
     return copy
 
 
@@ -214,9 +212,8 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
     copy.CopyFrom(node)
     for names in (copy.input, copy.output):
         names[:] = [renamed.get(name, name) for name in names]
-    for attribute in copy.attribute:
-        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            _rename_captured(graph, renamed)
+    for _, body in proto_bodies(copy):
+        _rename_captured(body, renamed)
     return copy
 
 
@@ -247,7 +244,3 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     return copy
-
-
-def _first(names: Iterable[str]) -> str:
-    return next(filter(None, names), "")

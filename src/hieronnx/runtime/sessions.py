@@ -55,8 +55,8 @@ class Runner:
     @property
     def inputs(self) -> tuple[FileInput, ...]:
         """What the file must be given, initializers left out."""
-        held = {tensor.name for tensor in self._model.graph.initializer}
-        return tuple(_describe_input(value) for value in self._model.graph.input if value.name not in held)
+        initializers = {tensor.name for tensor in self._model.graph.initializer}
+        return tuple(_describe_input(value) for value in self._model.graph.input if value.name not in initializers)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -99,10 +99,10 @@ class Runner:
     ) -> tuple[dict[str, int], list[str]]:
         """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
         model, names = flat.measure(exposures)
-        found = self._run(model, feeds, list(names.values()))
+        values = self._run(model, feeds, list(names.values()))
         sizes, hidden = {}, []
         for exposure in exposures:
-            counts = np.atleast_1d(found[names[exposure.exposed]])
+            counts = np.atleast_1d(values[names[exposure.exposed]])
             if counts.size and (counts != counts[0]).any():
                 hidden.append(f"'{exposure.name}' in {exposure.graph}: it changes size from one iteration to the next")
             else:
@@ -155,14 +155,14 @@ def _describe_input(value: onnx.ValueInfoProto) -> FileInput:
 def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int) -> Iterator[list[Exposure]]:
     """Divide tensors, in order, so that no group has more elements than the limit; but for one alone that has."""
     chunk: list[Exposure] = []
-    held = 0
+    elements = 0
     for exposure in exposures:
         size = sizes[exposure.exposed]
-        if chunk and held + size > limit:
+        if chunk and elements + size > limit:
             yield chunk
-            chunk, held = [], 0
+            chunk, elements = [], 0
         chunk.append(exposure)
-        held += size
+        elements += size
     if chunk:
         yield chunk
 
@@ -201,7 +201,10 @@ def _refer(path: Path) -> onnx.ModelProto:
         if tensor.data_location == onnx.TensorProto.EXTERNAL or _has_elements(tensor):
             continue
         if tensor.name in raw:
-            _set_external(tensor, path.name, *raw[tensor.name])
+            tensor.ClearField("raw_data")
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in zip(("location", "offset", "length"), (path.name, *raw[tensor.name]), strict=True):
+                tensor.external_data.add(key=key, value=str(value))
         else:
             located = located or locate_initializers(path)
             with path.open("rb") as file:
@@ -214,10 +217,3 @@ def _has_elements(tensor: onnx.TensorProto) -> bool:
     if not np.prod(tensor.dims, dtype=np.int64):
         return True
     return any(field.name.endswith("_data") and field.name != "external_data" for field, _ in tensor.ListFields())
-
-
-def _set_external(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    tensor.ClearField("raw_data")
-    tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", location), ("offset", offset), ("length", length)):
-        tensor.external_data.add(key=key, value=str(value))

@@ -100,6 +100,7 @@ def export(
     _require_torch()
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
+    from hieronnx.attribute.request import Request
     from hieronnx.capture.captured import ExportRequest
 
     destination = _choose_output(output, f)
@@ -116,8 +117,8 @@ def export(
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
         if hierarchy is None:
-            opened = open_model(staged)
-            hierarchy = attribute_file(opened, model, given, request.kwargs, strategy=strategy, policy=policy).hierarchy
+            exported = Request(open_model(staged), model, given, request.kwargs)
+            hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
             inside = None if own else embed

@@ -1,23 +1,121 @@
-"""The run of the file: the fingerprints of its tensors on every set of inputs."""
+"""The run of the file: its inputs fed, its outputs beside the model's, and the fingerprints of all its tensors."""
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, product
+from typing import Any, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from hieronnx.attribute.by_value.trace import Prints
-from hieronnx.errors import HieronnxError
+from hieronnx.attribute.by_value.trace import InputSet, Prints, array_of
+from hieronnx.attribute.request import Request
+from hieronnx.attribute.weight_index import is_distinctive
+from hieronnx.capture.untouched import untouched
+from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.view import View
-from hieronnx.match.fingerprints import Fingerprint, distance, take_fingerprint
-from hieronnx.runtime.sessions import Array, Runner
+from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
+from hieronnx.runtime.sessions import Array, FileInput, open_runner
 
+_CHOICES = 64
+_FEW = 4
+"""Inputs of which all orders are tried, where names do not tell."""
 _SAME = 1e-3
 """How far the outputs of the right way may be apart; where they are farther, all ways are tried."""
 
-Feed = Callable[[Sequence[tuple[str, Array]]], dict[str, Array]]
+Arguments: TypeAlias = Sequence[tuple[str, Array]]
+Feed: TypeAlias = Callable[[Arguments], dict[str, Array]]
+"""A way to give the arguments of the model to the file."""
+
+
+# -- outputs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRun:
+    """What one run of model and file says, on the inputs given.
+
+    Attributes:
+        feed: The way to give the arguments to the file with which it gives what the model gives, or nearly.
+        apart: How far the outputs are apart, the worst of them, as a part of their spread; None if no two could be
+            compared.
+        distinctive: Whether outputs that were compared can hardly be equal by chance.
+    """
+
+    feed: Feed
+    apart: float | None = None
+    distinctive: bool = False
+
+
+def run_both(request: Request) -> FirstRun:
+    """Run the model, and the file with the inputs in the places where they fit best.
+
+    Raises:
+        InputError: If the model cannot be run on these inputs.
+        HieronnxError: If the file cannot, or the inputs do not fit it.
+    """
+    outputs = _run_model(request)
+    arguments = name_arguments(request.model, request.args, request.kwargs)
+    with open_runner(request.opened) as runner:
+        ways = list_choices(runner.inputs, arguments, request.opened.name)
+        best = FirstRun(ways[0])
+        for way in ways:
+            try:
+                made = runner.run(way(arguments)).values()
+            except HieronnxError:  # of several ways to feed a file most are wrong
+                if len(ways) == 1:
+                    raise
+                continue
+            run = FirstRun(way, *_compare(made, outputs))
+            if run.apart is not None and (best.apart is None or run.apart < best.apart):
+                best = run
+            if best.apart is not None and best.apart <= _SAME:
+                break
+    return best
+
+
+def _run_model(request: Request) -> list[Array]:
+    """Run the model and return its outputs."""
+    try:
+        with untouched(request.model, request.args, request.kwargs) as (args, kwargs):
+            outputs = request.model(*args, **kwargs)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or ["no message"]
+        raise InputError(
+            f"the model cannot be run on these inputs ({type(error).__name__}: {lines[0]}); give others, or use the "
+            "strategy usage_based, which runs nothing"
+        ) from error
+    tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+    return [array_of(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()]
+
+
+def _compare(made: Iterable[object], outputs: Sequence[Array]) -> tuple[float | None, bool]:
+    """Compare each output of the file with those of the model that have its size."""
+    apart, distinctive = [], False
+    for array in made:
+        if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.size:
+            alike = [other for other in outputs if other.size == array.size and other.dtype.kind in "biuf"]
+            if alike:
+                apart.append(min(_distance(array, other) for other in alike))
+                distinctive = distinctive or is_distinctive(array)
+    return max(apart, default=None), distinctive
+
+
+def _distance(ours: Array, theirs: Array) -> float:
+    a, b = (np.nan_to_num(array.ravel().astype(np.float64), posinf=0, neginf=0) for array in (ours, theirs))
+    apart = float(np.linalg.norm(a - b))
+    spread = float(np.linalg.norm(b - b.mean()))
+    return apart / (spread or float(np.linalg.norm(b)) or apart) if apart else 0.0
+
+
+# -- inner tensors ----------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -25,77 +123,139 @@ class FileRun:
     """The values of the file's tensors, by their numbers in its view: several where a body or function ran again."""
 
     prints: dict[int, list[Prints]] = field(default_factory=dict)
-    hidden: tuple[str, ...] = ()
     sets: int = 1
     """On how many sets of inputs the file ran."""
 
     def on_first(self) -> FileRun:
         """Return what was seen on the first set of inputs alone."""
-        return FileRun({t: [one[:1] for one in found] for t, found in self.prints.items()}, self.hidden)
+        return FileRun({t: [one[:1] for one in values] for t, values in self.prints.items()})
 
 
-def record_file(runner: Runner, view: View, feeds: Sequence[Mapping[str, Array]]) -> FileRun:
+class _Recorder:
+    """Takes the fingerprints of tensors, by their numbers in a view."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self.taken: dict[int, list[Fingerprint]] = defaultdict(list)
+
+    def __call__(self, graph: str, name: str, array: Array) -> None:
+        number = self._view.find_tensor(graph, name)
+        if number is not None and array.dtype.kind in "biufc" and array.size:
+            self.taken[number].append(take_fingerprint(array))
+
+
+def record_file(request: Request, feed: Feed, sets: Sequence[InputSet]) -> FileRun:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
     """
-    numbers = {
-        (view.graphs[graph].key, name): t
-        for t, (name, graph) in enumerate(zip(view.names, view.tensor_graphs, strict=True))
-    }
+    view = request.view
     runs: list[dict[int, list[Fingerprint]]] = []
-    seen = FileRun()
-    for one in feeds:
-        found: dict[int, list[Fingerprint]] = defaultdict(list)
-
-        def visit(graph: str, name: str, array: Array, found: dict[int, list[Fingerprint]] = found) -> None:
-            number = numbers.get((graph, name))
-            if number is not None and array.dtype.kind in "biufc" and array.size:
-                found[number].append(take_fingerprint(array))
-
-        try:
-            seen.hidden = runner.run_exposed(one, visit)
-        except HieronnxError:
-            if not runs:
-                raise
-            break
-        for name, array in one.items():
-            visit("", name, array)
-        runs.append(found)
-    seen.sets = len(runs)
-    held: dict[int, list[Fingerprint]] = defaultdict(list)
-    runner.read_initializers(lambda graph, name, array: _keep_held(held, numbers, name, array))
-    seen.prints = {t: [(found[0],) * len(runs)] for t, found in held.items() if found}
-    for number, found_first in runs[0].items():
-        others = [run.get(number, []) for run in runs[1:]]
-        if all(len(other) == len(found_first) for other in others):
-            seen.prints[number] = list(zip(found_first, *others, strict=True))
-    return seen
+    initializers = _Recorder(view)
+    with open_runner(request.opened) as runner:
+        for inputs in sets:
+            record, feeds = _Recorder(view), feed(name_arguments(request.model, *inputs))
+            try:
+                runner.run_exposed(feeds, record)
+            except HieronnxError:
+                if not runs:
+                    raise
+                break
+            for name, array in feeds.items():
+                record("", name, array)
+            runs.append(record.taken)
+        runner.read_initializers(initializers)
+    prints = {tensor: [(taken[0],) * len(runs)] for tensor, taken in initializers.taken.items()}
+    for tensor, first in runs[0].items():
+        others = [run.get(tensor, []) for run in runs[1:]]
+        if all(len(other) == len(first) for other in others):
+            prints[tensor] = list(zip(first, *others, strict=True))
+    return FileRun(prints, len(runs))
 
 
-def _keep_held(
-    held: dict[int, list[Fingerprint]], numbers: Mapping[tuple[str, str], int], name: str, array: Array
-) -> None:
-    number = numbers.get(("", name))
-    if number is not None and array.dtype.kind in "biufc" and array.size:
-        held[number].append(take_fingerprint(array))
+# -- inputs -----------------------------------------------------------------------------------------------
 
 
-def choose_feeds(
-    runner: Runner, ways: Sequence[Feed], arguments: Sequence[tuple[str, Array]], outputs: Sequence[Fingerprint]
-) -> Feed:
-    """Return the way to give the arguments with which the file gives what the model gives, or nearly."""
-    if len(ways) == 1:
-        return ways[0]
-    best, nearest = ways[0], np.inf
-    for way in ways:
-        try:
-            given = [take_fingerprint(a) for a in runner.run(way(arguments)).values() if isinstance(a, np.ndarray)]
-        except HieronnxError:  # of several ways to feed a file most are wrong
+def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Array]]:
+    """Return the tensors and numbers among the arguments, named after the forward's parameters."""
+    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    arguments = []
+    for name, value in bound.arguments.items():
+        for path, leaf in tree_flatten_with_path(value)[0]:
+            if isinstance(leaf, Tensor | bool | int | float):
+                # torch names a flattened input by its path: `cache_0_key`.
+                words = "".join(c if c.isalnum() else " " for c in keystr(path)).split()
+                arguments.append(("_".join([name, *words]), array_of(torch.as_tensor(leaf))))
+    return arguments
+
+
+def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -> list[Feed]:
+    """List the ways to give the arguments to a file: by name, and the others where they fit, those in order first.
+
+    An exporter may drop inputs and rename them, so there may be several ways.
+
+    Raises:
+        HieronnxError: If there is none.
+    """
+    places: dict[str, int] = {}
+    for wanted in inputs:
+        for position, (argument, array) in enumerate(arguments):
+            if argument == wanted.name and position not in places.values() and _fits(wanted, array):
+                places[wanted.name] = position
+                break
+    left = [position for position in range(len(arguments)) if position not in places.values()]
+    unnamed = [wanted for wanted in inputs if wanted.name not in places]
+    ways = [places | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
+    if not ways:
+        missing = ", ".join(f"'{wanted.name}'" for wanted in unnamed)
+        raise HieronnxError(
+            f"the inputs given do not fit those of '{name}': nothing fits {missing}; give inputs of its types and sizes"
+        )
+    return [_feeder(inputs, way) for way in ways]
+
+
+def _fit(unnamed: Sequence[FileInput], left: Sequence[int], arguments: Arguments) -> Iterator[dict[str, int]]:
+    """Yield the arguments that inputs may take, with those in order first; few inputs may be in any other order."""
+    fitting = [[position for position in left if _fits(wanted, arguments[position][1])] for wanted in unnamed]
+    names = [wanted.name for wanted in unnamed]
+    for chosen in _choose_in_order(fitting):
+        yield dict(zip(names, chosen, strict=True))
+    if 1 < len(unnamed) <= _FEW:
+        for chosen in product(*fitting):
+            if len(set(chosen)) == len(chosen) and list(chosen) != sorted(chosen):
+                yield dict(zip(names, chosen, strict=True))
+
+
+def _choose_in_order(fitting: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
+    """Yield the ways to choose one of each that is after the one before, without trying what leads nowhere."""
+    last: list[int] = []
+    for positions in reversed(fitting):
+        before = last[-1] if last else math.inf
+        last.append(max((position for position in positions if position < before), default=-1))
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        chosen = pending.pop()
+        if len(chosen) == len(fitting):
+            yield chosen
             continue
-        apart = sum(min((min(distance(wanted, found), 1.0) for found in given), default=1.0) for wanted in outputs)
-        if apart < nearest:
-            best, nearest = way, apart
-        if nearest <= _SAME * len(outputs):
-            break
-    return best
+        low, high = chosen[-1] if chosen else -1, last[len(fitting) - 1 - len(chosen)]
+        after = (position for position in fitting[len(chosen)] if low < position <= high)
+        pending.extend((*chosen, position) for position in sorted(after, reverse=True))
+
+
+def _fits(wanted: FileInput, array: Array) -> bool:
+    # A file in half precision, or with 32-bit indices, is given the same values.
+    dtype, kind = wanted.dtype, array.dtype.kind
+    if dtype is None or (dtype != array.dtype and (dtype.kind != kind or kind not in "fiu")):
+        return False
+    if wanted.shape is None:
+        return True
+    sizes = zip(wanted.shape, array.shape, strict=False)
+    return len(wanted.shape) == array.ndim and all(size in (None, actual) for size, actual in sizes)
+
+
+def _feeder(inputs: Sequence[FileInput], places: Mapping[str, int]) -> Feed:
+    def feed(arguments: Arguments) -> dict[str, Array]:
+        return {i.name: arguments[places[i.name]][1].astype(i.dtype, copy=False) for i in inputs}
+
+    return feed

@@ -3,108 +3,234 @@
 The model runs in PyTorch with every operation logged by module call; the file runs with its tensors exposed; and a
 node belongs to the call that made its values. Neither names nor the order of operations count; but where no values
 tell, parameters do, and then names.
+
+    trace          the eager run: operations by call, fingerprints of their values
+    file_run       the file's run: fingerprints of its tensors
+    equal_values   which of them are equal
+    matching       nodes matched with the operations that made their values
+    filling        nodes between matches
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
-from torch import nn
-
-from hieronnx.attribute.by_value.classes import Classes, classify
-from hieronnx.attribute.by_value.file_run import FileRun, choose_feeds, record_file
-from hieronnx.attribute.by_value.inputs import InputSet, list_choices, name_arguments, vary
-from hieronnx.attribute.by_value.mismatch import modules_not_in_file, unknown_weights
-from hieronnx.attribute.by_value.names import add_names
-from hieronnx.attribute.by_value.parameters import add_parameters, find_readers
-from hieronnx.attribute.by_value.projecting import project
+from hieronnx.attribute.by_value.equal_values import Classes, classify
+from hieronnx.attribute.by_value.file_run import FileRun, record_file
+from hieronnx.attribute.by_value.filling import Filler
+from hieronnx.attribute.by_value.matching import Matcher
 from hieronnx.attribute.by_value.projection import Projection
-from hieronnx.attribute.by_value.trace import Trace, trace_runs
-from hieronnx.attribute.projected import Projected
-from hieronnx.attribute.weights import ModuleTable, compare_weights
+from hieronnx.attribute.by_value.trace import Trace, trace_runs, vary
+from hieronnx.attribute.request import Contradiction, Projected, Request
+from hieronnx.attribute.weights import Weights
 from hieronnx.capture.modules import parameter_names
-from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId
-from hieronnx.runtime.sessions import open_runner
+
+_Nodes = list[Attribution | None]
 
 
-def attribute_htp(
-    opened: OpenedModel, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, *, view: View
-) -> Projected:
+def attribute_htp(request: Request) -> Projected:
     """Attribute the nodes of a file from what its model computes.
 
-    Args:
-        opened: The file.
-        model: The model that it was made from.
-        args: Inputs to run both on.
-        kwargs: Those that are given by name.
-        view: The file's structure.
-
     Raises:
-        HieronnxError: If ONNX Runtime cannot run the file, or the inputs do not fit it.
+        HieronnxError: If the model or the file cannot be run, or the inputs do not fit the file.
     """
-    given = (tuple(args), dict(kwargs or {}))
-    sets: list[InputSet] = [given, vary(given)]
-    trace = trace_runs(model, sets)
-    varying = [t for t, producer in enumerate(view.producers) if producer is not None and not view.flow.constant[t]]
-    trace, seen, classes = _compare(trace, _see(opened, model, view, trace, sets), view, varying)
+    view, given = request.view, (request.args, request.kwargs)
+    sets = [given, vary(given)]
+    feed = request.first_run.feed  # first: what cannot be run is refused here
+    trace = trace_runs(request.model, sets)
+    computed = (t for t, producer in enumerate(view.producers) if producer is not None)
+    varying = frozenset(t for t in computed if not view.flow.constant[t])
+    trace, run, classes = _compare(trace, record_file(request, feed, sets[: trace.sets]), view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
-    scene = Projection(view, trace, classes, seen.prints)
-    nodes = project(scene, tree, varying)
-    weights = compare_weights(opened, model, view, ModuleTable.of(model))
-    readers = find_readers(trace, parameter_names(model))
-    contradictions = add_parameters(view, nodes, weights.held, readers, tree, seen.prints)
-    contradictions += add_names(view, nodes, trace.sites, tree)
+    projection = Projection(view, trace, classes, run.prints, varying)
+    Matcher(projection).run()
+    Filler(projection).run()
+    nodes = projection.attribute(tree)
+    contradictions = (
+        *_add_parameters(request, nodes, projection, tree),
+        *_add_names(view, nodes, trace, tree),
+    )
     return Projected(
         sites=trace.sites,
         nodes=nodes,
-        initializers=weights.held,
-        unmatched=_find_unmatched(trace, classes, nodes),
-        missing=modules_not_in_file(scene, nodes, weights),
-        foreign=len(unknown_weights(view, classes, weights.strange, frozenset(varying))),
+        initializers=request.weights.held,
         agreement=classes.agreement,
+        unmatched=_find_unmatched(projection, nodes),
+        missing=_find_missing_modules(projection, nodes, request.weights),
+        unknown_weights=_count_unknown_weights(projection, request.weights),
         contradictions=contradictions,
         input_sets=trace.sets,
     )
 
 
-def _compare(trace: Trace, seen: FileRun, view: View, varying: Sequence[int]) -> tuple[Trace, FileRun, Classes]:
+def _compare(trace: Trace, run: FileRun, view: View, varying: frozenset[int]) -> tuple[Trace, FileRun, Classes]:
     """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
 
     Nobody gave the other sets: numbers that must be sorted, say, are not.
     """
     outputs = frozenset(view.graphs[0].outputs)
-    first_trace, first_seen = trace.on_first(), seen.on_first()
-    if seen.sets < trace.sets:
-        trace, seen = first_trace, first_seen
-    classes = classify(trace, seen.prints, varying, outputs)
+    first_trace, first_run = trace.on_first(), run.on_first()
+    if run.sets < trace.sets:
+        trace, run = first_trace, first_run
+    classes = classify(trace, run.prints, varying, outputs)
     if trace.sets > 1 and not classes.reached:
-        alone = classify(first_trace, first_seen.prints, varying, outputs)
+        alone = classify(first_trace, first_run.prints, varying, outputs)
         if alone.reached:
-            return first_trace, first_seen, alone
-    return trace, seen, classes
+            return first_trace, first_run, alone
+    return trace, run, classes
 
 
-def _see(opened: OpenedModel, model: nn.Module, view: View, trace: Trace, sets: Sequence[InputSet]) -> FileRun:
-    """Run the file on the sets of inputs that the run was made on."""
-    arguments = [name_arguments(model, *inputs) for inputs in sets[: trace.sets]]
-    outputs = [trace.prints[value][0] for value in trace.outputs if value in trace.prints]
-    with open_runner(opened) as runner:
-        ways = list_choices(runner.inputs, arguments[0], opened.name)
-        feed = choose_feeds(runner, ways, arguments[0], outputs)
-        return record_file(runner, view, [feed(one) for one in arguments])
+# -- parameters and names ---------------------------------------------------------------------------------
 
 
-def _find_unmatched(trace: Trace, classes: Classes, nodes: Iterable[Attribution | None]) -> tuple[CallId, ...]:
-    """Return the calls that computed something telling from the inputs, of which no node of the file does anything."""
-    known = {call for node in nodes if node is not None for call in (node.scope, *node.origins)}
-    computed: dict[CallId, None] = {}
-    for op in trace.ops:
-        read = {classes.of_value.get(value) for value in op.reads}  # what only moves values computes nothing
-        made = {classes.of_value.get(value) for value in op.gives if value in trace.varying} - read - {None}
-        if any(number is not None and classes.telling[number] for number in made):
-            computed[op.scope] = None
-    return tuple(site.id for site in trace.sites if site.id in computed and site.id not in known)
+def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tree: CallTree) -> Iterator[Contradiction]:
+    """Attribute by their parameters the nodes that no values tell of; yield where something else says otherwise.
+
+    A node that reads a parameter does the work of a call that read it in the run.
+    """
+    readers: dict[str, dict[CallId, None]] = defaultdict(dict)
+    for op, names in projection.trace.parameter_uses():
+        for name in names:
+            readers[name][op.scope] = None
+    canonical, held = parameter_names(request.model), request.weights.held
+    for index, node in enumerate(request.view.nodes):
+        if not any(projection.layouts.seen(tensor) for tensor in node.makes):
+            continue  # a node that did not run is of no call of the run
+        names = [name for t in node.reads_values if t in held for name in held[t].parameters]
+        calls = list(dict.fromkeys(call for name in names for call in readers.get(canonical[name], ())))
+        known = nodes[index]
+        if not calls:
+            continue
+        # It may be known only between what the node lies, and not even in one call.
+        unsure = known is None or (known.rule and known.evidence != "value" and calls[0] not in known.origins)
+        if len(calls) == 1 and unsure:
+            nodes[index] = Attribution(calls[0], (calls[0],), "parameter", "parameter")
+        if known is not None and not any(c in known.origins or known.scope in tree.ancestors(c) for c in calls):
+            says = ((known.evidence, known.scope), ("parameter", calls[0]))
+            yield Contradiction(index, says if nodes[index] is known else says[::-1])
+
+
+def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Iterator[Contradiction]:
+    """Attribute by their names the nodes that only their neighbours tell of, or nothing; yield who says otherwise.
+
+    Exporters of older times name a node after the modules around it, `/encoder/layer.0/dense/MatMul`. A module that was
+    called more than once is left out: names number its calls in ways that cannot be told from a name.
+    """
+    calls: dict[str, list[CallId]] = defaultdict(list)
+    for site in trace.sites:
+        calls[site.id.module].append(site.id)
+    for index, node in enumerate(view.nodes):
+        call, known = _find_call(node.name, calls), nodes[index]
+        if call is None:
+            continue
+        if known is None or known.evidence == "dataflow":
+            origins = known.origins if known is not None and call in known.origins else (call,)
+            nodes[index] = Attribution(call, origins, "name", "name")
+            continue
+        apart = tree.lowest_above((known.scope, call)) not in (known.scope, call)  # neither is above the other
+        if known.evidence == "value" and call not in known.origins and apart:
+            yield Contradiction(index, (("value", known.scope), ("name", call)))
+
+
+def _find_call(name: str, calls: Mapping[str, Sequence[CallId]]) -> CallId | None:
+    """Return the only call of the module that a name leads to."""
+    if not name.startswith("/"):
+        return None
+    path: list[str] = []
+    for step in name.split("/")[1:-1]:
+        # A child of a sequential module is named with its parent's name before it.
+        repeated = bool(path) and step.startswith(f"{path[-1]}.")
+        path[-1 if repeated else len(path) :] = [step]
+    named = calls.get(".".join(path), ())
+    return named[0] if len(named) == 1 else None
+
+
+# -- what file and model do not share ---------------------------------------------------------------------
+#
+# Outputs alone do not tell: a layer that adds little to what it is given may be there or not.
+
+
+def _find_computed(projection: Projection) -> Iterator[tuple[CallId, set[int]]]:
+    """Yield calls and the classes of what they computed from the inputs; what only moves values computes nothing."""
+    of_value = projection.classes.of_value
+    for op in projection.trace.ops:
+        made = {of_value[value] for value in op.gives if value in projection.trace.varying and value in of_value}
+        yield op.scope, made - {of_value.get(value) for value in op.reads}
+
+
+def _find_unmatched(projection: Projection, nodes: _Nodes) -> tuple[CallId, ...]:
+    """Return the calls that computed something distinctive of which no node of the file does anything."""
+    there = {call for node in nodes if node is not None for call in (node.scope, *node.origins)}
+    distinctive = projection.classes.distinctive
+    computed = {call for call, made in _find_computed(projection) if any(distinctive[number] for number in made)}
+    return tuple(site.id for site in projection.trace.sites if site.id in computed - there)
+
+
+def _find_missing_modules(projection: Projection, nodes: _Nodes, weights: Weights) -> tuple[CallId, ...]:
+    """Return the calls that work on what the file gives, of which it has neither parameters nor values.
+
+    What a tool merged into others is not missing: then those have other weights than before. Where weights have few
+    bits, neither they nor values tell for sure.
+    """
+    if weights.rounded:
+        return ()
+    trace = projection.trace
+    unmatched = {call.module for call in weights.unmatched}
+    uses = ((op, names) for op, names in trace.parameter_uses() if not trace.varying.isdisjoint(op.gives))
+    suspects = {op.scope for op, names in uses if any(name.rpartition(".")[0] in unmatched for name in names)}
+    suspects -= {call for call, made in _find_computed(projection) if not made.isdisjoint(projection.present)}
+    changed = {*weights.unknown, *(t for t, held in weights.held.items() if held.how == "scaled")}
+    for node, known in zip(projection.view.nodes, nodes, strict=True):
+        if known is not None and not changed.isdisjoint(node.reads_values):
+            suspects.difference_update(known.origins)
+    needed = set(projection.scopes(_find_needed(projection))) if suspects else set()
+    return tuple(site.id for site in trace.sites if site.id in suspects & needed)
+
+
+def _find_needed(projection: Projection) -> set[int]:
+    """Return the operations on the way to what file and model give: equal outputs, or where there are none, as many."""
+    trace, of_value, layouts = projection.trace, projection.classes.of_value, projection.layouts
+    outputs = [value for value in trace.outputs if value in trace.prints]
+    classes = {of_value[value] for value in outputs}
+    given = [t for t in projection.view.graphs[0].outputs if layouts.seen(t)]
+    equal = {c for t in given if (c := projection.class_of(t)) in classes}
+    sizes = {layouts.size(t) for t in given if projection.class_of(t) not in equal}
+    pending = [v for v in outputs if of_value[v] in equal or trace.prints[v][0].size in sizes]
+    needed: set[int] = set()
+    while pending:
+        producer = trace.producers.get(pending.pop())
+        if producer is not None and producer not in needed:
+            needed.add(producer)
+            pending.extend(trace.ops[producer].reads)
+    return needed
+
+
+def _count_unknown_weights(projection: Projection, weights: Weights) -> int:
+    """Count the weights of the file that are not the model's, and from which nothing is made that the model makes.
+
+    Weights that are not among the parameters may be made of several, or be of modules that the model does not register.
+    """
+    classes = projection.classes
+
+    def is_computed(tensor: int) -> bool:
+        return any(c is not None and classes.distinctive[c] for c in classes.of_tensor.get(tensor, ()))
+
+    return sum(not any(map(is_computed, (t, *_find_made(t, projection)))) for t in weights.unknown)
+
+
+def _find_made(tensor: int, projection: Projection) -> Iterator[int]:
+    """Yield what is computed from a constant and the inputs, also if the constant is first made into another."""
+    view = projection.view
+    pending, seen = [tensor], {tensor}
+    while pending:
+        for reader in view.consumers[pending.pop()]:
+            for made in view.nodes[reader].makes:
+                if made in projection.varying:
+                    yield made
+                elif made not in seen:
+                    seen.add(made)
+                    pending.append(made)

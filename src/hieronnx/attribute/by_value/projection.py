@@ -1,4 +1,4 @@
-"""What all steps of a projection look at: the file, the run, which of their values are equal, and what was found."""
+"""The state of a projection: the file, the run, which of their values are equal, and what was matched so far."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.attribute.by_value.classes import Classes
-from hieronnx.attribute.by_value.layouts import Layouts
-from hieronnx.attribute.by_value.origins import Origins
+from hieronnx.attribute.by_value.equal_values import Classes, Layouts, Origins
 from hieronnx.attribute.by_value.trace import Prints, Trace
-from hieronnx.graph.view import NO_TENSOR, View
-from hieronnx.hierarchy.records import CallId
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 
 _REGION = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """The operations whose work a node does, and how that is known."""
 
     ops: tuple[int, ...]
@@ -33,77 +32,74 @@ class Projection:
     """A file and a run of its model, seen together.
 
     Attributes:
+        varying: The tensors of the file that depend on its inputs.
+        matches: For each node of the file what it was matched with.
         above: For a tensor that a node only moved the tensor that it moved.
         made: For each class the tensors of the file that are computed, in order.
-        tensors_by_class: For each telling class the tensors of the file that are of it.
-        present: The telling classes that the file has.
+        tensors_by_class: For each distinctive class the tensors of the file that are of it.
+        present: The distinctive classes that the file has.
         below: For each tensor the classes of what is computed from it, through nodes that only move it.
-        found: For each node of the file what was found.
-        done: The operations of which a match says for sure that some node does them; values too plain to be among those
-            that are present may be matched, too.
+        done: The operations of which a match says for sure that some node does them; values with too little information
+            to be among those that are present may be matched, too.
     """
 
-    def __init__(self, view: View, trace: Trace, classes: Classes, prints: Mapping[int, Sequence[Prints]]) -> None:
-        self.view, self.trace, self.classes = view, trace, classes
+    def __init__(
+        self,
+        view: View,
+        trace: Trace,
+        classes: Classes,
+        prints: Mapping[int, Sequence[Prints]],
+        varying: frozenset[int],
+    ) -> None:
+        self.view, self.trace, self.classes, self.varying = view, trace, classes, varying
         self.origins = Origins(trace, classes)
         self.layouts = Layouts(trace.prints, prints, classes.tolerance)
-        self.consumers = view.consumers
-        self.found: list[Found | None] = [None] * len(view.nodes)
+        self.matches: list[Match | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}
         self.made: dict[int, list[int]] = defaultdict(list)
         self.tensors_by_class: dict[int, list[int]] = defaultdict(list)
         for tensor in classes.of_tensor:
-            if (of_class := self.telling_class_of(tensor)) is not None:
+            if (of_class := self.distinctive_class(tensor)) is not None:
                 self.tensors_by_class[of_class].append(tensor)
         self.present = {
-            c for found in classes.of_tensor.values() for c in found if c is not None and classes.telling[c]
+            c for of_values in classes.of_tensor.values() for c in of_values if c is not None and classes.distinctive[c]
         }
         self._find_moved()
         self.below = self._find_below()
 
     def class_of(self, tensor: int) -> int | None:
         """Return the class of a tensor that has one value."""
-        found = self.classes.of_tensor.get(tensor)
-        return found[0] if found and len(found) == 1 else None
+        classes = self.classes.of_tensor.get(tensor)
+        return classes[0] if classes and len(classes) == 1 else None
 
-    def telling_class_of(self, tensor: int) -> int | None:
-        """Return the class of a tensor, if that tells something."""
+    def distinctive_class(self, tensor: int) -> int | None:
+        """Return the class of a tensor, if equality to its values says something."""
         made = self.class_of(tensor)
-        return made if made is not None and self.classes.telling[made] else None
-
-    def outputs(self, node: int) -> Iterator[int]:
-        """Yield the tensors that a node makes."""
-        return (tensor for tensor in self.view.nodes[node].outputs if tensor != NO_TENSOR)
+        return made if made is not None and self.classes.distinctive[made] else None
 
     def readers(self, node: int) -> Iterator[int]:
         """Yield the nodes that read what a node makes."""
-        return (reader for tensor in self.outputs(node) for reader in self.consumers[tensor])
-
-    def scope(self, op: int) -> CallId:
-        """Return the call that an operation ran in."""
-        return self.trace.ops[op].scope
+        return (reader for tensor in self.view.nodes[node].makes for reader in self.view.consumers[tensor])
 
     def scopes(self, ops: Iterable[int]) -> tuple[CallId, ...]:
         """Return the calls that some operations ran in, each once."""
-        return tuple(dict.fromkeys(map(self.scope, ops)))
+        return tuple(dict.fromkeys(self.trace.ops[op].scope for op in ops))
 
     def producers(self, values: Iterable[int]) -> tuple[int, ...]:
         """Return the operations that made some values, each once."""
-        found = (self.trace.producers.get(value) for value in values)
-        return tuple(dict.fromkeys(op for op in found if op is not None))
+        producers = self.trace.producers
+        return tuple(dict.fromkeys(producers[value] for value in values if value in producers))
 
     def note_done(self) -> None:
         """Note which operations the nodes do that were matched in one call."""
-        sure = (f.ops for f in self.found if f is not None and not f.rule and len(self.scopes(f.ops)) == 1)
+        sure = (m.ops for m in self.matches if m is not None and not m.rule and len(self.scopes(m.ops)) == 1)
         self.done = {op for ops in sure for op in ops}
 
-    def region(self, ops: Iterable[int], *, constant: bool = False) -> list[int]:
+    def region(self, ops: Iterable[int]) -> list[int]:
         """Return some operations and those behind them that make what the file does not have, and no other node does.
 
-        Args:
-            ops: The operations.
-            constant: Whether what does not depend on the inputs is followed too.
+        What does not depend on the inputs is not followed.
         """
         region = dict.fromkeys(ops)
         pending = list(region)
@@ -112,17 +108,29 @@ class Projection:
                 producer = self.trace.producers.get(value)
                 if producer is None or producer in region or producer in self.done:
                     continue
-                if self.classes.of_value.get(value) in self.present:
-                    continue
-                if constant or value in self.trace.varying:
+                in_file = self.classes.of_value.get(value) in self.present
+                if not in_file and value in self.trace.varying:
                     region[producer] = None
                     pending.append(producer)
         return sorted(region)
 
+    def attribute(self, tree: CallTree) -> list[Attribution | None]:
+        """Return what the matches say of each node."""
+        return [None if match is None else self._attribute(match, tree) for match in self.matches]
+
+    def _attribute(self, match: Match, tree: CallTree) -> Attribution:
+        evidence = "near" if self.classes.near and match.evidence == "value" else match.evidence
+        if match.merged:
+            scopes = self.scopes(match.ops)
+            return Attribution(scopes[0], scopes, evidence, match.rule)
+        # What the run does on the way to these values, and the file nowhere else, the node does.
+        scopes = self.scopes(match.ops if match.rule else self.region(match.ops))
+        return Attribution(tree.lowest_above(scopes), scopes, evidence, match.rule)
+
     def _find_moved(self) -> None:
-        for index, node in enumerate(self.view.nodes):
-            read = {made: t for t in reversed(node.reads_values) if (made := self.telling_class_of(t)) is not None}
-            for tensor in self.outputs(index):
+        for node in self.view.nodes:
+            read = {made: t for t in reversed(node.reads_values) if (made := self.distinctive_class(t)) is not None}
+            for tensor in node.makes:
                 made = self.class_of(tensor)
                 if made in read and not node.bodies:
                     self.above[tensor] = read[made]
@@ -131,13 +139,13 @@ class Projection:
 
     def _find_below(self) -> dict[int, frozenset[int]]:
         below: dict[int, frozenset[int]] = {}
-        for index in range(len(self.view.nodes) - 1, -1, -1):
-            for tensor in self.outputs(index):
-                found: set[int] = set()
-                for made in (t for reader in self.consumers[tensor] for t in self.outputs(reader)):
+        for node in reversed(self.view.nodes):
+            for tensor in node.makes:
+                classes: set[int] = set()
+                for made in (t for reader in self.view.consumers[tensor] for t in self.view.nodes[reader].makes):
                     if self.above.get(made) == tensor:
-                        found |= below.get(made, frozenset())
-                    elif (other := self.telling_class_of(made)) is not None:
-                        found.add(other)
-                below[tensor] = frozenset(found)
+                        classes |= below.get(made, frozenset())
+                    elif (other := self.distinctive_class(made)) is not None:
+                        classes.add(other)
+                below[tensor] = frozenset(classes)
         return below

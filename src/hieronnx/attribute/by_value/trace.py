@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from hieronnx.attribute.by_value.inputs import InputSet, array_of
 from hieronnx.capture.eager import EagerLog, OpRecord, log_eager
 from hieronnx.hierarchy.tags import CallSite
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
+from hieronnx.runtime.sessions import Array
 
+InputSet: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Arguments by position and by name."""
 Prints: TypeAlias = tuple[Fingerprint, ...]
 """The fingerprints of one tensor, one for each set of inputs."""
 
@@ -39,80 +43,132 @@ class Trace:
         """Return the run on the first set of inputs alone."""
         return replace(self, prints={value: prints[:1] for value, prints in self.prints.items()}, sets=1)
 
+    def parameter_uses(self) -> Iterator[tuple[OpRecord, list[str]]]:
+        """Yield the operations that do more with parameters than show them in another form, with the names of these."""
+        shows = dict(self.parameters)
+        for op in self.ops:
+            names = sorted({shows[value] for value in op.reads if value in shows})
+            if op.views and len(names) == 1:
+                shows.update(dict.fromkeys(op.gives, names[0]))
+            elif names:
+                yield op, names
+
 
 def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
     """Run the model on each set of inputs; a set on which it does other things than on the first is left out."""
-    first = _log(model, sets[0])
-    logs = [first]
+    logs = [_log(model, sets[0])]
     for inputs in sets[1:]:
-        log = _log_if_possible(model, inputs)
-        if log is not None and _same_steps(first, log):
+        try:
+            log = _log(model, inputs)
+        except Exception:  # nobody gave these inputs: the model may refuse them in any way
+            continue
+        if _list_steps(log) == _list_steps(logs[0]):
             logs.append(log)
-    prints: dict[int, Prints] = {}
-    for records in zip(*(_records(log) for log in logs), strict=True):
-        for position, number in enumerate(records[0][0]):
-            found = [kept[position] for _, kept in records]
-            if None not in found:
-                prints[number] = tuple(found)
-    for number, tensor in _parameters(model, first).items():
-        found_one = _take(tensor)
-        if found_one is not None:
-            prints[number] = (found_one,) * len(logs)
-    producers = {value: index for index, op in enumerate(first.ops) for value in op.gives}
-    readers: dict[int, list[int]] = {}
+    first = logs[0]
+    readers: dict[int, list[int]] = defaultdict(list)
+    varying = set(first.calls[0].reads) - set(first.parameters)
     for index, op in enumerate(first.ops):
         for value in op.reads:
-            readers.setdefault(value, []).append(index)
-    root = first.calls[0]
+            readers[value].append(index)
+        if not varying.isdisjoint(op.reads):
+            varying.update(op.gives)
     return Trace(
-        first.ops,
-        prints,
-        producers,
-        readers,
-        first.parameters,
-        _find_varying(first),
-        first.sites,
-        root.gives,
-        len(logs),
+        ops=first.ops,
+        prints=_take_prints(model, logs),
+        producers={value: index for index, op in enumerate(first.ops) for value in op.gives},
+        readers=readers,
+        parameters=first.parameters,
+        varying=frozenset(varying),
+        sites=first.sites,
+        outputs=first.calls[0].gives,
+        sets=len(logs),
     )
 
 
 def _log(model: nn.Module, inputs: InputSet) -> EagerLog:
-    return log_eager(model, *inputs, keep=_take, parts=True)
+    return log_eager(model, *inputs, keep=_take_fingerprint, parts=True)
 
 
-def _log_if_possible(model: nn.Module, inputs: InputSet) -> EagerLog | None:
-    """Run the model on inputs that nobody gave, and that it may refuse."""
-    try:
-        return _log(model, inputs)
-    except Exception:
-        return None
-
-
-def _same_steps(a: EagerLog, b: EagerLog) -> bool:
-    return [(op.op, op.scope, op.reads, op.gives) for op in a.ops] == [
-        (op.op, op.scope, op.reads, op.gives) for op in b.ops
-    ]
-
-
-def _records(log: EagerLog) -> list[tuple[tuple[int, ...], tuple[Any, ...]]]:
-    return [*((c.reads, c.inputs) for c in log.calls), *((op.gives, op.outputs) for op in log.ops)]
-
-
-def _parameters(model: nn.Module, log: EagerLog) -> dict[int, Tensor]:
-    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {number: named[name] for number, name in log.parameters.items()}
-
-
-def _take(tensor: Tensor) -> Fingerprint | None:
+def _take_fingerprint(tensor: Tensor) -> Fingerprint | None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
         return None
     return take_fingerprint(array_of(tensor))
 
 
-def _find_varying(log: EagerLog) -> frozenset[int]:
-    varying = set(log.calls[0].reads) - set(log.parameters)
-    for op in log.ops:
-        if not varying.isdisjoint(op.reads):
-            varying.update(op.gives)
-    return frozenset(varying)
+def _list_steps(log: EagerLog) -> list[tuple[Any, ...]]:
+    return [(op.op, op.scope, op.reads, op.gives) for op in log.ops]
+
+
+def _take_prints(model: nn.Module, logs: Sequence[EagerLog]) -> dict[int, Prints]:
+    """Return the fingerprints of all values, parameters included, that have one on every set of inputs."""
+    prints: dict[int, Prints] = {}
+    kept = ([*((c.reads, c.inputs) for c in g.calls), *((op.gives, op.outputs) for op in g.ops)] for g in logs)
+    for records in zip(*kept, strict=True):
+        for position, number in enumerate(records[0][0]):
+            taken = [values[position] for _, values in records]
+            if None not in taken:
+                prints[number] = tuple(taken)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for number, name in logs[0].parameters.items():
+        if (print_ := _take_fingerprint(tensors[name])) is not None:
+            prints[number] = (print_,) * len(logs)
+    return prints
+
+
+# -- inputs -----------------------------------------------------------------------------------------------
+
+
+def array_of(tensor: Tensor) -> Array:
+    """Return a tensor as an array; a type that numpy lacks as float32."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    lacking = plain.dtype == torch.bfloat16 or (plain.is_floating_point() and plain.element_size() == 1)
+    array: Array = (plain.float() if lacking else plain).numpy()
+    return array
+
+
+def vary(values: Any) -> Any:
+    """Return inputs of the same kind with other values: what two different ones share is no coincidence.
+
+    Floating-point numbers are drawn at the same scale; of whole numbers only those are used that are there.
+    Scalars stay as they are: they may count something.
+    """
+    generator = torch.Generator().manual_seed(1)
+    return tree_map(lambda leaf: _vary_tensor(leaf, generator) if isinstance(leaf, Tensor) else leaf, values)
+
+
+def _vary_tensor(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    if tensor.numel() < 2 or tensor.layout is not torch.strided or tensor.is_quantized:
+        return tensor
+    if tensor.is_complex():
+        parts = _vary_tensor(torch.view_as_real(tensor.detach().resolve_conj()), generator)
+        return torch.view_as_complex(parts)
+    if not tensor.is_floating_point():
+        return _vary_whole(tensor, generator)
+    present = tensor.detach().cpu().double()
+    finite = present[torch.isfinite(present)]
+    if not finite.numel() or torch.unique(finite).numel() <= 2:  # a mask, or a place that is to be filled
+        return _vary_whole(tensor, generator)
+    drawn = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    drawn = drawn * finite.std() + finite.mean()
+    if finite.min() >= 0:  # pixels, lengths: what is never negative may have to be so
+        drawn = drawn.abs().clamp(finite.min(), finite.max())
+    return torch.where(torch.isfinite(present), drawn, present).to(tensor.dtype).to(tensor.device)
+
+
+def _vary_whole(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw among the values that are there; a mask of ones alone gets a last place that is not shown."""
+    present = tensor.detach().cpu()
+    distinct: Tensor = torch.unique(present)
+    if distinct.numel() == 1:
+        varied = present.clone()
+        if tensor.ndim >= 2 and tensor.shape[-1] > 1 and float(distinct[0]) == 1.0:
+            varied.view(-1)[-1:] = 0
+        return varied.to(tensor.device)
+    if distinct.numel() == 2 and tensor.ndim >= 2:
+        rows = present.flip(0)  # whole rows, so that none is all hidden
+        if not torch.equal(rows, present):
+            return rows.to(tensor.device)
+    drawn = distinct[torch.randint(distinct.numel(), tensor.shape, generator=generator)]
+    if distinct.numel() == 2:  # a sequence that begins hidden may have nothing to look at
+        drawn[..., :1] = present[..., :1]
+    return drawn.to(tensor.device)

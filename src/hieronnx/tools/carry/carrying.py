@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError
 from hieronnx.files.opening import load, sidecar_path
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
-from hieronnx.tools.carry.relation import check_related, is_renamed
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
 from hieronnx.tools.carry.transfer import Transfer, transfer
 from hieronnx.tools.carry.views import Pair, open_pair, run_pair
@@ -63,7 +63,8 @@ def carry(
     if output is not None:
         check_output(Path(output), list_own_files(original))
     moved = transfer(pair)
-    check_related(pair, moved)
+    before, after = ViewedFile(pair.before, pair.a), ViewedFile(pair.after, pair.b)
+    check_related(before, after, moved.carried.tensors, pair.known)
     result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
     if output is None:
         return result
@@ -74,7 +75,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
     """Say so if a tool renamed everything and structure alone did not tell enough."""
     nodes = moved.hierarchy.nodes
     weak = sum(node.evidence in _WEAK for node in nodes)
-    if pair.known is None and weak > _MANY * len(nodes) and is_renamed(pair):
+    if pair.known is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
         yield (
             f"the tool renamed the tensors, and structure alone leaves {weak} of {len(nodes)} nodes to be guessed; "
             "--by-value (by_value=True) runs both models and finds more"

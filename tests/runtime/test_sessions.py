@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +25,11 @@ def see(
     feeds: Mapping[str, Array],
     *,
     buffer: int = 1 << 20,
-    wanted: Callable[[str, str], bool] | None = None,
 ) -> tuple[FileRun, tuple[str, ...]]:
     """Run a model; return what it made, by graph and name, and what was hidden."""
     seen: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     with open_runner(open_model(model), buffer=buffer) as runner:
-        hidden = runner.run_exposed(feeds, lambda g, n, array: seen[g, n].append(array.tolist()), wanted=wanted)
+        hidden = runner.run_exposed(feeds, lambda g, n, array: seen[g, n].append(array.tolist()))
     return seen, hidden
 
 
@@ -149,11 +148,6 @@ def test_all_is_seen_however_small_the_buffer(buffer: int) -> None:
     seen, _ = see(make_chain(10, 1000), feeds, buffer=buffer)
     assert list(seen) == [("", f"t{i}") for i in range(10)]
     assert all(len(arrays) == 1 for arrays in seen.values())
-
-
-def test_only_what_is_wanted_is_seen() -> None:
-    seen, _ = see(make_chain(4, 3), {"x": np.zeros(3, np.float32)}, wanted=lambda _, name: name in {"t1", "t3"})
-    assert set(seen) == {("", "t1"), ("", "t3")}
 
 
 def save(model: onnx.ModelProto, path: Path, form: str) -> Path:

@@ -110,16 +110,17 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
         array = as_numbers(contents.read(tensor))
         if array is None or array.size < 2:
             continue
-        holding = _find_named(view.names[tensor], array, parameters, present) or parameters.find(array)
+        holding = parameters.find_named(view.names[tensor], array, present) or parameters.find(array)
         if holding is not None:
             held[tensor] = holding
         elif array.ndim > 1 and (is_distinctive(array) or parameters.would_find_rounded(array)):
             unknown.append(tensor)
+    large = (tensor for tensor in contents.tensors.values() if tensor.size >= _MANY and len(tensor.shape) > 1)
     return Weights(
         held=held,
         agreement=_measure_agreement(contents, held, unknown, parameters),
         unknown=tuple(unknown),
-        rounded=any(_is_rounded(tensor) for tensor in contents.tensors.values()),
+        rounded=any(tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 for tensor in large),
         unmatched=_find_unmatched(held.values(), parameters, table),
     )
 
@@ -128,14 +129,13 @@ def _index_parameters(model: nn.Module) -> WeightIndex:
     """Index the parameters and buffers of a model: those with equal contents are one, under all their names."""
     names: dict[bytes, list[str]] = defaultdict(list)
     arrays: dict[bytes, Array] = {}
-    for source in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in source:
-            array = _to_array(tensor)
-            if array is not None:
-                digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
-                digest.update(np.ascontiguousarray(array).data)
-                names[digest.digest()].append(name)
-                arrays.setdefault(digest.digest(), array)
+    parameters, buffers = model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    for name, tensor in (*parameters, *buffers):
+        if (array := _to_array(tensor)) is not None:
+            digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
+            digest.update(np.ascontiguousarray(array).data)
+            names[digest.digest()].append(name)
+            arrays.setdefault(digest.digest(), array)
     index = WeightIndex()
     for key, array in arrays.items():
         index.add(tuple(names[key]), array)
@@ -149,21 +149,6 @@ def _to_array(tensor: Tensor) -> Array | None:
         return None
     plain = tensor.detach().cpu()
     return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
-
-
-def _find_named(name: str, array: Array, parameters: WeightIndex, present: Collection[str]) -> HeldParameter | None:
-    """Return what a constant holds that has the name of a parameter, if it has its values too.
-
-    Of parameters with equal contents a file may have one for all: then it is all those of which the file has none.
-    """
-    number = parameters.find_named(name, array)
-    if number is None:
-        return None
-    return HeldParameter((name, *(other for other in parameters.names[number] if other not in present)), "name")
-
-
-def _is_rounded(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 and tensor.size >= _MANY and len(tensor.shape) > 1
 
 
 def _find_unmatched(held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable) -> tuple[CallId, ...]:
@@ -195,17 +180,12 @@ def _measure_agreement(
 
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
-    """How many weights of a file could be compared with some of another, and how many of them hold the same.
-
-    Attributes:
-        compared: How many were compared.
-        agreeing: How many of them hold the same.
-        quantized: Whether only the transformed file has integers for weights: what is float may be new then.
-    """
+    """How many weights of a file could be compared with some of another, and how many of them hold the same."""
 
     compared: int
     agreeing: int
     quantized: bool
+    """Whether only the transformed file has integers for weights: what is float may be new then."""
 
 
 def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: View) -> SharedWeights:

@@ -1,7 +1,7 @@
 """Equal values: those of the eager run put into classes, and for each tensor of the file the class that it is of.
 
 A class takes no account of the order of the values: a view, a transpose and a copy are of the class of what they show.
-Within a class `Layouts` tells orders and shapes apart, and `Origins` who computed the values from who only moved them:
+Within a class fingerprints tell orders and shapes apart, and `Origins` who computed the values from who moved them:
 
     eager op, by call                  class     ONNX tensor
     aten.addmm    in encoder.dense     0         h  = Gemm (x, w, b)
@@ -116,58 +116,15 @@ def _find_class(prints: Prints, shown: Sequence[Prints], index: FingerprintIndex
 def _distance(a: Prints, b: Prints) -> float:
     """Return how far two tensors are apart on any set of inputs, in whatever order their values are."""
     apart = max(map(distance, a, b))
-    return max(apart, _distance_in_order(a, b)) if a[0].plain else apart
+    return max(apart, distance_in_order(a, b)) if a[0].plain else apart
 
 
-def _distance_in_order(a: Prints, b: Prints) -> float:
+def distance_in_order(a: Prints, b: Prints) -> float:
     """Return how far two tensors are apart, place by place, on any set of inputs."""
     return max(map(order_distance, a, b))
 
 
 # -- within a class ---------------------------------------------------------------------------------------
-
-
-class Layouts:
-    """Compares orders and shapes of the run's values and of the file's tensors: a transpose, a reshape, or a copy."""
-
-    def __init__(self, values: Mapping[int, Prints], tensors: Mapping[int, Sequence[Prints]], tolerance: float) -> None:
-        self._values, self._tensors, self._tolerance = values, tensors, tolerance
-
-    def seen(self, tensor: int) -> bool:
-        """Say whether the values of a tensor of the file were seen."""
-        return tensor in self._tensors
-
-    def kind(self, tensor: int) -> str:
-        """Return what numbers a tensor of the file holds."""
-        return self._tensors[tensor][0][0].kind if tensor in self._tensors else ""
-
-    def size(self, tensor: int) -> int:
-        """Return how many numbers a tensor of the file has that was seen."""
-        return self._tensors[tensor][0][0].size
-
-    def same_order(self, value: int, tensor: int) -> bool:
-        """Say whether a value and a tensor have their numbers in the same order, whatever their shapes."""
-        return tensor in self._tensors and self._near(self._values[value], self._tensors[tensor][0])
-
-    def same(self, value: int, tensor: int) -> bool:
-        """Say whether a value and a tensor have the same order and shape."""
-        return tensor in self._tensors and self._equal(self._values[value], self._tensors[tensor][0])
-
-    def same_values(self, value: int, other: int) -> bool:
-        """Say whether two values of the run have the same order and shape."""
-        return self._equal(self._values[value], self._values[other])
-
-    def same_tensors(self, tensor: int, other: int) -> bool:
-        """Say whether two tensors of the file have the same order and shape."""
-        if tensor not in self._tensors or other not in self._tensors:
-            return False
-        return self._equal(self._tensors[tensor][0], self._tensors[other][0])
-
-    def _equal(self, a: Prints, b: Prints) -> bool:
-        return a[0].shape == b[0].shape and self._near(a, b)
-
-    def _near(self, a: Prints, b: Prints) -> bool:
-        return _distance_in_order(a, b) <= self._tolerance
 
 
 class Origins:

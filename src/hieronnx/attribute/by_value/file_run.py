@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
 
@@ -16,10 +17,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from hieronnx.attribute.by_value.trace import InputSet, Prints, array_of
-from hieronnx.attribute.request import Request
 from hieronnx.attribute.weight_index import is_distinctive
 from hieronnx.capture.untouched import untouched
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, open_runner
@@ -54,17 +55,17 @@ class FirstRun:
     distinctive: bool = False
 
 
-def run_both(request: Request) -> FirstRun:
+def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FirstRun:
     """Run the model, and the file with the inputs in the places where they fit best.
 
     Raises:
         InputError: If the model cannot be run on these inputs.
         HieronnxError: If the file cannot, or the inputs do not fit it.
     """
-    outputs = _run_model(request)
-    arguments = name_arguments(request.model, request.args, request.kwargs)
-    with open_runner(request.opened) as runner:
-        ways = list_choices(runner.inputs, arguments, request.opened.name)
+    outputs = _run_model(model, args, kwargs)
+    arguments = name_arguments(model, args, kwargs)
+    with open_runner(opened) as runner:
+        ways = list_choices(runner.inputs, arguments, opened.name)
         best = FirstRun(ways[0])
         for way in ways:
             try:
@@ -81,11 +82,10 @@ def run_both(request: Request) -> FirstRun:
     return best
 
 
-def _run_model(request: Request) -> list[Array]:
-    """Run the model and return its outputs."""
+def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
     try:
-        with untouched(request.model, request.args, request.kwargs) as (args, kwargs):
-            outputs = request.model(*args, **kwargs)
+        with untouched(model, args, kwargs) as (args, kwargs):
+            outputs = model(*args, **kwargs)
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
         raise InputError(
@@ -144,17 +144,16 @@ class _Recorder:
             self.taken[number].append(take_fingerprint(array))
 
 
-def record_file(request: Request, feed: Feed, sets: Sequence[InputSet]) -> FileRun:
+def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FileRun:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
     """
-    view = request.view
     runs: list[dict[int, list[Fingerprint]]] = []
     initializers = _Recorder(view)
-    with open_runner(request.opened) as runner:
+    with open_runner(opened) as runner:
         for inputs in sets:
-            record, feeds = _Recorder(view), feed(name_arguments(request.model, *inputs))
+            record, feeds = _Recorder(view), feed(name_arguments(model, *inputs))
             try:
                 runner.run_exposed(feeds, record)
             except HieronnxError:
@@ -211,7 +210,7 @@ def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -
         raise HieronnxError(
             f"the inputs given do not fit those of '{name}': nothing fits {missing}; give inputs of its types and sizes"
         )
-    return [_feeder(inputs, way) for way in ways]
+    return [partial(_feed, inputs, way) for way in ways]
 
 
 def _fit(unnamed: Sequence[FileInput], left: Sequence[int], arguments: Arguments) -> Iterator[dict[str, int]]:
@@ -254,8 +253,5 @@ def _fits(wanted: FileInput, array: Array) -> bool:
     return len(wanted.shape) == array.ndim and all(size in (None, actual) for size, actual in sizes)
 
 
-def _feeder(inputs: Sequence[FileInput], places: Mapping[str, int]) -> Feed:
-    def feed(arguments: Arguments) -> dict[str, Array]:
-        return {i.name: arguments[places[i.name]][1].astype(i.dtype, copy=False) for i in inputs}
-
-    return feed
+def _feed(inputs: Sequence[FileInput], places: Mapping[str, int], arguments: Arguments) -> dict[str, Array]:
+    return {i.name: arguments[places[i.name]][1].astype(i.dtype, copy=False) for i in inputs}

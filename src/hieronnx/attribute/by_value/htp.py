@@ -7,8 +7,7 @@ tell, parameters do, and then names.
     trace          the eager run: operations by call, fingerprints of their values
     file_run       the file's run: fingerprints of its tensors
     equal_values   which of them are equal
-    matching       nodes matched with the operations that made their values
-    filling        nodes between matches
+    matching       nodes matched with the operations that made their values, then those between matches
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from hieronnx.attribute.by_value.equal_values import Classes, classify
 from hieronnx.attribute.by_value.file_run import FileRun, record_file
-from hieronnx.attribute.by_value.filling import Filler
-from hieronnx.attribute.by_value.matching import Matcher
+from hieronnx.attribute.by_value.matching import Filler, Matcher
 from hieronnx.attribute.by_value.projection import Projection
 from hieronnx.attribute.by_value.trace import Trace, trace_runs, vary
 from hieronnx.attribute.request import Contradiction, Projected, Request
@@ -44,16 +42,14 @@ def attribute_htp(request: Request) -> Projected:
     trace = trace_runs(request.model, sets)
     computed = (t for t, producer in enumerate(view.producers) if producer is not None)
     varying = frozenset(t for t in computed if not view.flow.constant[t])
-    trace, run, classes = _compare(trace, record_file(request, feed, sets[: trace.sets]), view, varying)
+    run = record_file(request.opened, view, request.model, feed, sets[: trace.sets])
+    trace, run, classes = _compare(trace, run, view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
     projection = Projection(view, trace, classes, run.prints, varying)
     Matcher(projection).run()
     Filler(projection).run()
     nodes = projection.attribute(tree)
-    contradictions = (
-        *_add_parameters(request, nodes, projection, tree),
-        *_add_names(view, nodes, trace, tree),
-    )
+    contradictions = (*_add_parameters(request, nodes, projection, tree), *_add_names(view, nodes, trace, tree))
     return Projected(
         sites=trace.sites,
         nodes=nodes,
@@ -98,7 +94,7 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
             readers[name][op.scope] = None
     canonical, held = parameter_names(request.model), request.weights.held
     for index, node in enumerate(request.view.nodes):
-        if not any(projection.layouts.seen(tensor) for tensor in node.makes):
+        if projection.seen.keys().isdisjoint(node.makes):
             continue  # a node that did not run is of no call of the run
         names = [name for t in node.reads_values if t in held for name in held[t].parameters]
         calls = list(dict.fromkeys(call for name in names for call in readers.get(canonical[name], ())))
@@ -111,7 +107,7 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
             nodes[index] = Attribution(calls[0], (calls[0],), "parameter", "parameter")
         if known is not None and not any(c in known.origins or known.scope in tree.ancestors(c) for c in calls):
             says = ((known.evidence, known.scope), ("parameter", calls[0]))
-            yield Contradiction(index, says if nodes[index] is known else says[::-1])
+            yield index, says if nodes[index] is known else says[::-1]
 
 
 def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Iterator[Contradiction]:
@@ -133,7 +129,7 @@ def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Itera
             continue
         apart = tree.lowest_above((known.scope, call)) not in (known.scope, call)  # neither is above the other
         if known.evidence == "value" and call not in known.origins and apart:
-            yield Contradiction(index, (("value", known.scope), ("name", call)))
+            yield index, (("value", known.scope), ("name", call))
 
 
 def _find_call(name: str, calls: Mapping[str, Sequence[CallId]]) -> CallId | None:
@@ -193,12 +189,12 @@ def _find_missing_modules(projection: Projection, nodes: _Nodes, weights: Weight
 
 def _find_needed(projection: Projection) -> set[int]:
     """Return the operations on the way to what file and model give: equal outputs, or where there are none, as many."""
-    trace, of_value, layouts = projection.trace, projection.classes.of_value, projection.layouts
+    trace, of_value, seen = projection.trace, projection.classes.of_value, projection.seen
     outputs = [value for value in trace.outputs if value in trace.prints]
     classes = {of_value[value] for value in outputs}
-    given = [t for t in projection.view.graphs[0].outputs if layouts.seen(t)]
+    given = [t for t in projection.view.graphs[0].outputs if t in seen]
     equal = {c for t in given if (c := projection.class_of(t)) in classes}
-    sizes = {layouts.size(t) for t in given if projection.class_of(t) not in equal}
+    sizes = {seen[t][0].size for t in given if projection.class_of(t) not in equal}
     pending = [v for v in outputs if of_value[v] in equal or trace.prints[v][0].size in sizes]
     needed: set[int] = set()
     while pending:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.attribute.by_value.equal_values import Classes, Layouts, Origins
+from hieronnx.attribute.by_value.equal_values import Classes, Origins, distance_in_order
 from hieronnx.attribute.by_value.trace import Prints, Trace
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
@@ -33,6 +33,7 @@ class Projection:
 
     Attributes:
         varying: The tensors of the file that depend on its inputs.
+        seen: The fingerprints of the tensors of the file whose values were seen, where several the first.
         matches: For each node of the file what it was matched with.
         above: For a tensor that a node only moved the tensor that it moved.
         made: For each class the tensors of the file that are computed, in order.
@@ -44,27 +45,21 @@ class Projection:
     """
 
     def __init__(
-        self,
-        view: View,
-        trace: Trace,
-        classes: Classes,
-        prints: Mapping[int, Sequence[Prints]],
-        varying: frozenset[int],
+        self, view: View, trace: Trace, classes: Classes, seen: Mapping[int, Sequence[Prints]], varying: frozenset[int]
     ) -> None:
         self.view, self.trace, self.classes, self.varying = view, trace, classes, varying
         self.origins = Origins(trace, classes)
-        self.layouts = Layouts(trace.prints, prints, classes.tolerance)
+        self.seen = {tensor: values[0] for tensor, values in seen.items()}
         self.matches: list[Match | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}
         self.made: dict[int, list[int]] = defaultdict(list)
         self.tensors_by_class: dict[int, list[int]] = defaultdict(list)
-        for tensor in classes.of_tensor:
-            if (of_class := self.distinctive_class(tensor)) is not None:
-                self.tensors_by_class[of_class].append(tensor)
-        self.present = {
-            c for of_values in classes.of_tensor.values() for c in of_values if c is not None and classes.distinctive[c]
-        }
+        self.present: set[int] = set()
+        for tensor, numbers in classes.of_tensor.items():
+            self.present.update(number for number in numbers if number is not None and classes.distinctive[number])
+            if (number := self.distinctive_class(tensor)) is not None:
+                self.tensors_by_class[number].append(tensor)
         self._find_moved()
         self.below = self._find_below()
 
@@ -91,10 +86,13 @@ class Projection:
         producers = self.trace.producers
         return tuple(dict.fromkeys(producers[value] for value in values if value in producers))
 
-    def note_done(self) -> None:
-        """Note which operations the nodes do that were matched in one call."""
-        sure = (m.ops for m in self.matches if m is not None and not m.rule and len(self.scopes(m.ops)) == 1)
-        self.done = {op for ops in sure for op in ops}
+    def same_order(self, a: Prints, b: Prints) -> bool:
+        """Say whether two have their numbers in the same order, whatever their shapes."""
+        return distance_in_order(a, b) <= self.classes.tolerance
+
+    def same(self, a: Prints, b: Prints) -> bool:
+        """Say whether two have the same order and shape: one is a copy of the other, no transpose or reshape."""
+        return a[0].shape == b[0].shape and self.same_order(a, b)
 
     def region(self, ops: Iterable[int]) -> list[int]:
         """Return some operations and those behind them that make what the file does not have, and no other node does.

@@ -56,9 +56,6 @@ def attribute_usage_based(request: Request) -> Projected:
     )
 
 
-# -- who uses what ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class _Use:
     """The modules whose parameters something is made of.
@@ -125,9 +122,6 @@ def _place(uses: Iterable[_Use | None], once: Collection[str], table: ModuleTabl
             seen |= use.sources
         placed.append(modules)
     return placed
-
-
-# -- the result -------------------------------------------------------------------------------------------
 
 
 def _make_sites(placed: Iterable[Sequence[str]], table: ModuleTable) -> tuple[CallSite, ...]:

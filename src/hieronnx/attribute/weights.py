@@ -154,12 +154,10 @@ def _to_array(tensor: Tensor) -> Array | None:
 def _find_unmatched(held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable) -> tuple[CallId, ...]:
     """Return the modules with parameters of which the file has none."""
     in_file = {name for holding in held for name in holding.parameters}
-    owners: dict[str, bool] = {}
-    for names, array in zip(parameters.names, parameters.arrays, strict=True):
-        for name in names if is_distinctive(array) else ():
-            module = table.callable_at[name.rpartition(".")[0]]
-            owners[module] = owners.get(module, False) or name in in_file
-    return tuple(CallId(module, 0) for module in table.parents if not owners.get(module, True))
+    pairs = zip(parameters.names, parameters.arrays, strict=True)
+    distinctive = [name for names, array in pairs if is_distinctive(array) for name in names]
+    unmatched = set(table.owners(distinctive)).difference(table.owners(n for n in distinctive if n in in_file))
+    return tuple(CallId(module, 0) for module in table.parents if module in unmatched)
 
 
 def _measure_agreement(

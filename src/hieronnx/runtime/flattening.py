@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import onnx
@@ -34,57 +34,29 @@ class Exposure:
     """The first output of the `Loop` or `Scan` in whose body it is, with a value for each iteration; else nothing."""
 
 
-@dataclass(slots=True)
-class Flat:
-    """A model with its bodies and functions in place, which tensors it has, and what is out of reach."""
+class FlatModel:
+    """A model with its bodies and functions in place.
 
-    model: onnx.ModelProto
-    exposures: list[Exposure] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
-
-    def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
-        """Return the model with these tensors as outputs, under their exposed names."""
-        copy = deepcopy(self.model)
-        _expose_in_loops(copy.graph, "Identity", {e: e.exposed for e in exposures if e.loop})
-        present = {value.name for value in copy.graph.output}
-        copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
-        return copy
-
-    def measure(self) -> tuple[onnx.ModelProto, dict[str, str]]:
-        """Return the model with the number of elements of each tensor as outputs, and the names of those."""
-        copy = deepcopy(self.model)
-        names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in self.exposures}
-        _expose_in_loops(copy.graph, "Size", {e: names[e.exposed] for e in self.exposures if e.loop})
-        outside = (e.exposed for e in self.exposures if not e.loop)
-        copy.graph.node.extend(onnx.helper.make_node("Size", [name], [names[name]]) for name in outside)
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
-        return copy, names
-
-
-def flatten(model: onnx.ModelProto, evaluate: Evaluate) -> Flat:
-    """Return the flat form of a model that has no large weights inside.
-
-    Args:
-        model: The model; it is left as it is.
-        evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
+    Attributes:
+        exposures: The tensors that it has.
+        hidden: What is out of reach, and why.
     """
-    return _Flattener(deepcopy(model), evaluate).run()
-
-
-class _Flattener:
-    """Places nodes in the main graph, level by level of the bodies that they have."""
 
     def __init__(self, model: onnx.ModelProto, evaluate: Evaluate) -> None:
-        self._flat = Flat(model)
-        self._evaluate = evaluate
+        """Flatten a copy of a model, level by level of the bodies that its nodes have.
+
+        Args:
+            model: The model, without large weights inside.
+            evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
+        """
+        self.exposures: list[Exposure] = []
+        self.hidden: list[str] = []
+        self._model, self._evaluate = deepcopy(model), evaluate
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._places: dict[str, tuple[str, str]] = {}
         """For each tensor of the flat model the graph and the name that it has in the file."""
         self._no_tensors = {v.name for v in model.graph.value_info if not v.type.HasField("tensor_type")}
-
-    def run(self) -> Flat:
-        """Flatten the model, and list what it has."""
-        graph = self._flat.model.graph
+        graph = self._model.graph
         nodes = list(self._place(graph.node, "", {}))
         while any(node.op_type == "If" for node in nodes):
             _set_nodes(graph, nodes)
@@ -92,7 +64,24 @@ class _Flattener:
         _set_nodes(graph, nodes)
         for node in nodes:
             self._list_outputs(node)
-        return self._flat
+
+    def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
+        """Return the model with these tensors as outputs, under their exposed names."""
+        copy = deepcopy(self._model)
+        _expose_in_loops(copy.graph, "Identity", {e: e.exposed for e in exposures if e.loop})
+        present = {value.name for value in copy.graph.output}
+        copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
+        return copy
+
+    def measure(self) -> tuple[onnx.ModelProto, dict[str, str]]:
+        """Return the model with the number of elements of each tensor as outputs, and the names of those."""
+        copy = deepcopy(self._model)
+        names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in self.exposures}
+        _expose_in_loops(copy.graph, "Size", {e: names[e.exposed] for e in self.exposures if e.loop})
+        outside = (e.exposed for e in self.exposures if not e.loop)
+        copy.graph.node.extend(onnx.helper.make_node("Size", [name], [names[name]]) for name in outside)
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
+        return copy, names
 
     def _place(self, nodes: Iterable[onnx.NodeProto], key: str, renamed: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
         for node in nodes:
@@ -119,7 +108,7 @@ class _Flattener:
     def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         """Yield the nodes with each `If` replaced by the branch that it takes."""
         conditions = {f"{first_name(n.output)}/condition": n.input[0] for n in nodes if n.op_type == "If"}
-        asking = deepcopy(self._flat.model)
+        asking = deepcopy(self._model)
         for name, condition in conditions.items():  # it may be an input or an initializer, which cannot be an output
             asking.graph.node.append(onnx.helper.make_node("Identity", [condition], [name]))
             asking.graph.output.append(onnx.ValueInfoProto(name=name))
@@ -133,13 +122,13 @@ class _Flattener:
     def _place_branch(self, node: onnx.NodeProto, condition: bool) -> Iterator[onnx.NodeProto]:
         taken, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         graph, output = self._places[first_name(node.output)]
-        self._flat.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
+        self.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
         body, prefix = dict(proto_bodies(node))[taken], f"{first_name(node.output)}/{taken}/"
         made = [t.name for t in body.initializer] + [name for n in body.node for name in n.output if name]
         renamed = {name: prefix + name for name in made}
         for tensor in body.initializer:
-            self._flat.model.graph.initializer.add().CopyFrom(tensor)
-            self._flat.model.graph.initializer[-1].name = renamed[tensor.name]
+            self._model.graph.initializer.add().CopyFrom(tensor)
+            self._model.graph.initializer[-1].name = renamed[tensor.name]
         yield from self._place(body.node, body_key(graph, output, taken), renamed)
         yield from _copies((renamed.get(value.name, value.name) for value in body.output), node.output)
 
@@ -147,11 +136,11 @@ class _Flattener:
         no_tensors = node.op_type in SEQUENCE_OPS or self._no_tensors.intersection((*node.input[:1], *node.output))
         if no_tensors and node.op_type in (*SEQUENCE_OPS, "Identity", *LOOP_OPS):
             self._no_tensors.update(node.output)
-            self._flat.hidden.append(f"'{first_name(node.output)}': it is no tensor")
+            self.hidden.append(f"'{first_name(node.output)}': it is no tensor")
             return
         for name in filter(None, node.output):
             if name in self._places:  # a copy that was put in is none of the file
-                self._flat.exposures.append(Exposure(*self._places[name], name))
+                self.exposures.append(Exposure(*self._places[name], name))
         if node.op_type in LOOP_OPS and not node.domain:
             self._list_body(node)
 
@@ -160,12 +149,12 @@ class _Flattener:
         key = body_key(*self._places[loop], "body")
         for inner in dict(proto_bodies(node))["body"].node:
             if inner.op_type in SEQUENCE_OPS:
-                self._flat.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
+                self.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
                 continue
             if any(proto_bodies(inner)):
-                self._flat.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
+                self.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
             for name in filter(None, inner.output):
-                self._flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
+                self.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
 
 
 def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, str]) -> None:

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, require
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
-from hieronnx.runtime.flattening import Exposure, Flat, flatten
+from hieronnx.runtime.flattening import Exposure, FlatModel
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Visit: TypeAlias = Callable[[str, str, Array], None]
@@ -74,7 +74,7 @@ class Runner:
         Raises:
             HieronnxError: If ONNX Runtime cannot run the file.
         """
-        flat = flatten(self._model, lambda model, names: self._run(model, feeds, names))
+        flat = FlatModel(self._model, lambda model, names: self._run(model, feeds, names))
         sizes, hidden = self._measure(flat, feeds)
         for chunk in _divide(sizes, self._buffer // _WIDEST):
             values = self._run(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
@@ -84,7 +84,7 @@ class Runner:
                     visit(exposure.graph, exposure.name, np.asarray(one))
         return (*flat.hidden, *hidden)
 
-    def _measure(self, flat: Flat, feeds: Mapping[str, Array]) -> tuple[dict[Exposure, int], list[str]]:
+    def _measure(self, flat: FlatModel, feeds: Mapping[str, Array]) -> tuple[dict[Exposure, int], list[str]]:
         """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
         model, names = flat.measure()
         values = self._run(model, feeds, list(names.values()))
@@ -152,9 +152,6 @@ def _divide(sizes: Mapping[Exposure, int], limit: int) -> Iterator[list[Exposure
         elements += size
     if chunk:
         yield chunk
-
-
-# -- the file without its weights -----------------------------------------------------------------------------
 
 
 @contextmanager

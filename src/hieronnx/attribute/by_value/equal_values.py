@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.attribute.by_value.trace import Prints, Trace
+from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
 from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distance
 
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
@@ -49,9 +49,7 @@ class Classes:
         return self.tolerance > _STEPS[0]
 
 
-def classify(
-    trace: Trace, tensors: Mapping[int, Sequence[Prints]], computed: Iterable[int], outputs: Collection[int]
-) -> Classes:
+def classify(trace: Trace, tensors: FilePrints, computed: Iterable[int], outputs: Collection[int]) -> Classes:
     """Put the values of a run into classes, and find those of the file's tensors.
 
     Args:

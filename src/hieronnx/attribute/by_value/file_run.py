@@ -6,9 +6,9 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from hieronnx.attribute.by_value.trace import InputSet, Prints, array_of
+from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, array_of
 from hieronnx.attribute.weight_index import is_distinctive
 from hieronnx.capture.untouched import untouched
 from hieronnx.errors import HieronnxError, InputError
@@ -118,19 +118,6 @@ def _distance(ours: Array, theirs: Array) -> float:
 # -- inner tensors ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FileRun:
-    """The values of the file's tensors, by their numbers in its view: several where a body or function ran again."""
-
-    prints: dict[int, list[Prints]] = field(default_factory=dict)
-    sets: int = 1
-    """On how many sets of inputs the file ran."""
-
-    def on_first(self) -> FileRun:
-        """Return what was seen on the first set of inputs alone."""
-        return FileRun({t: [one[:1] for one in values] for t, values in self.prints.items()})
-
-
 class _Recorder:
     """Takes the fingerprints of tensors, by their numbers in a view."""
 
@@ -144,7 +131,7 @@ class _Recorder:
             self.taken[number].append(take_fingerprint(array))
 
 
-def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FileRun:
+def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FilePrints:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
@@ -164,12 +151,12 @@ def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, s
                 record("", name, array)
             runs.append(record.taken)
         runner.read_initializers(initializers)
-    prints = {tensor: [(taken[0],) * len(runs)] for tensor, taken in initializers.taken.items()}
+    prints: dict[int, list[Prints]] = {t: [(taken[0],) * len(runs)] for t, taken in initializers.taken.items()}
     for tensor, first in runs[0].items():
         others = [run.get(tensor, []) for run in runs[1:]]
         if all(len(other) == len(first) for other in others):
             prints[tensor] = list(zip(first, *others, strict=True))
-    return FileRun(prints, len(runs))
+    return prints
 
 
 # -- inputs -----------------------------------------------------------------------------------------------
@@ -216,13 +203,10 @@ def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -
 def _fit(unnamed: Sequence[FileInput], left: Sequence[int], arguments: Arguments) -> Iterator[dict[str, int]]:
     """Yield the arguments that inputs may take, with those in order first; few inputs may be in any other order."""
     fitting = [[position for position in left if _fits(wanted, arguments[position][1])] for wanted in unnamed]
-    names = [wanted.name for wanted in unnamed]
-    for chosen in _choose_in_order(fitting):
-        yield dict(zip(names, chosen, strict=True))
-    if 1 < len(unnamed) <= _FEW:
-        for chosen in product(*fitting):
-            if len(set(chosen)) == len(chosen) and list(chosen) != sorted(chosen):
-                yield dict(zip(names, chosen, strict=True))
+    others = product(*fitting) if 1 < len(unnamed) <= _FEW else ()
+    disordered = (way for way in others if len(set(way)) == len(way) and list(way) != sorted(way))
+    for way in chain(_choose_in_order(fitting), disordered):
+        yield dict(zip((wanted.name for wanted in unnamed), way, strict=True))
 
 
 def _choose_in_order(fitting: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:

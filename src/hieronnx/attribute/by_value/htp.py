@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from hieronnx.attribute.by_value.equal_values import Classes, classify
-from hieronnx.attribute.by_value.file_run import FileRun, record_file
+from hieronnx.attribute.by_value.file_run import record_file
 from hieronnx.attribute.by_value.matching import Filler, Matcher
 from hieronnx.attribute.by_value.projection import Projection
-from hieronnx.attribute.by_value.trace import Trace, trace_runs, vary
+from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
 from hieronnx.capture.modules import parameter_names
@@ -42,10 +43,10 @@ def attribute_htp(request: Request) -> Projected:
     trace = trace_runs(request.model, sets)
     computed = (t for t, producer in enumerate(view.producers) if producer is not None)
     varying = frozenset(t for t in computed if not view.flow.constant[t])
-    run = record_file(request.opened, view, request.model, feed, sets[: trace.sets])
-    trace, run, classes = _compare(trace, run, view, varying)
+    prints = record_file(request.opened, view, request.model, feed, sets[: trace.sets])
+    trace, prints, classes = _compare(trace, prints, view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
-    projection = Projection(view, trace, classes, run.prints, varying)
+    projection = Projection(view, trace, classes, prints, varying)
     Matcher(projection).run()
     Filler(projection).run()
     nodes = projection.attribute(tree)
@@ -63,21 +64,24 @@ def attribute_htp(request: Request) -> Projected:
     )
 
 
-def _compare(trace: Trace, run: FileRun, view: View, varying: frozenset[int]) -> tuple[Trace, FileRun, Classes]:
+def _compare(
+    trace: Trace, prints: FilePrints, view: View, varying: frozenset[int]
+) -> tuple[Trace, FilePrints, Classes]:
     """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
 
     Nobody gave the other sets: numbers that must be sorted, say, are not.
     """
-    outputs = frozenset(view.graphs[0].outputs)
-    first_trace, first_run = trace.on_first(), run.on_first()
-    if run.sets < trace.sets:
-        trace, run = first_trace, first_run
-    classes = classify(trace, run.prints, varying, outputs)
+    outputs = view.graphs[0].outputs
+    first_trace = replace(trace, prints={value: taken[:1] for value, taken in trace.prints.items()}, sets=1)
+    first_prints = {t: [one[:1] for one in values] for t, values in prints.items()}
+    if any(len(values[0]) < trace.sets for values in prints.values()):
+        trace, prints = first_trace, first_prints
+    classes = classify(trace, prints, varying, outputs)
     if trace.sets > 1 and not classes.reached:
-        alone = classify(first_trace, first_run.prints, varying, outputs)
+        alone = classify(first_trace, first_prints, varying, outputs)
         if alone.reached:
-            return first_trace, first_run, alone
-    return trace, run, classes
+            return first_trace, first_prints, alone
+    return trace, prints, classes
 
 
 # -- parameters and names ---------------------------------------------------------------------------------
@@ -210,12 +214,9 @@ def _count_unknown_weights(projection: Projection, weights: Weights) -> int:
 
     Weights that are not among the parameters may be made of several, or be of modules that the model does not register.
     """
-    classes = projection.classes
-
-    def is_computed(tensor: int) -> bool:
-        return any(c is not None and classes.distinctive[c] for c in classes.of_tensor.get(tensor, ()))
-
-    return sum(not any(map(is_computed, (t, *_find_made(t, projection)))) for t in weights.unknown)
+    of_tensor, absent = projection.classes.of_tensor, projection.present.isdisjoint
+    tensors = ((weight, *_find_made(weight, projection)) for weight in weights.unknown)
+    return sum(all(absent(of_tensor.get(tensor, ())) for tensor in made) for made in tensors)
 
 
 def _find_made(tensor: int, projection: Projection) -> Iterator[int]:

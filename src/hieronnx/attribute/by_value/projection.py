@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hieronnx.attribute.by_value.equal_values import Classes, Origins, distance_in_order
-from hieronnx.attribute.by_value.trace import Prints, Trace
+from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId
@@ -44,12 +44,10 @@ class Projection:
             to be among those that are present may be matched, too.
     """
 
-    def __init__(
-        self, view: View, trace: Trace, classes: Classes, seen: Mapping[int, Sequence[Prints]], varying: frozenset[int]
-    ) -> None:
+    def __init__(self, view: View, trace: Trace, classes: Classes, prints: FilePrints, varying: frozenset[int]) -> None:
         self.view, self.trace, self.classes, self.varying = view, trace, classes, varying
         self.origins = Origins(trace, classes)
-        self.seen = {tensor: values[0] for tensor, values in seen.items()}
+        self.seen = {tensor: values[0] for tensor, values in prints.items()}
         self.matches: list[Match | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}

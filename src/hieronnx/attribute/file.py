@@ -71,6 +71,5 @@ def _make_initializers(projected: Projected, view: View, parameters: Mapping[str
     for tensor in view.constants:
         held = projected.initializers.get(tensor)
         # A part of a parameter, or several in one, is not the parameter.
-        whole = held is not None and held.how != "fused"
-        names = {parameters[name] for name in held.parameters} if held is not None and whole else set()
+        names = {parameters[name] for name in held.parameters} if held is not None and held.how != "fused" else set()
         yield Initializer(view.names[tensor], names.pop() if len(names) == 1 else None, ())

@@ -40,11 +40,9 @@ def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, .
     """Make the nodes of a hierarchy, in the order of the file."""
     nodes = []
     for index in view.file_order:
-        node, (graph, output), given = view.nodes[index], view.node_key(index), attributions[index]
+        node, (graph, output), by = view.nodes[index], view.node_key(index), attributions[index]
         domain, _, op_type = node.op.rpartition("::")
-        nodes.append(
-            Node(graph, node.name, op_type, domain, output, given.scope, given.origins, given.evidence, given.rule)
-        )
+        nodes.append(Node(graph, node.name, op_type, domain, output, by.scope, by.origins, by.evidence, by.rule))
     return tuple(nodes)
 
 

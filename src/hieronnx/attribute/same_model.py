@@ -75,14 +75,13 @@ class Agreement:
     @classmethod
     def of(cls, request: Request) -> Agreement:
         """Run the file and the model once, and compare their outputs."""
-        apart = request.first_run.apart
+        outputs = request.first_run.apart
+        apart = math.inf if outputs is None else outputs
         nodes = [node for _, node in walk_nodes(request.opened.model)]
         quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
         halved = any(v is not None and v.dtype in _HALF for node in nodes for v in (*node.inputs, *node.outputs))
-        if apart is None:
-            return cls(None, proven=False, same=False, near=False)
         return cls(
-            outputs=apart,
+            outputs=outputs,
             proven=request.first_run.distinctive and apart <= (_HALVING if halved or quantized else _ROUNDING),
             same=apart <= (_QUANTIZING if quantized else _HALVING if halved else _ROUNDING),
             near=apart <= (_QUANTIZING if quantized else _HALVING),

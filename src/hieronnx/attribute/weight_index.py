@@ -180,17 +180,12 @@ class WeightIndex:
         alike = self._shapes[array.shape]
         score = np.ones(len(alike))
         for position in positions:
-            channels = self._take_channels(array.shape, axis, position)
-            score = np.minimum(score, np.abs(channels @ _channel(array, axis, position)))
+            key = (array.shape, axis, position)
+            if key not in self._channels:
+                self._channels[key] = np.stack([_channel(self.arrays[n], axis, position) for n in alike])
+            score = np.minimum(score, np.abs(self._channels[key] @ _channel(array, axis, position)))
         best = int(np.argmax(score))
         return alike[best] if score[best] > (_ALIKE_ROUNDED if _is_rounded(array) else _ALIKE) else None
-
-    def _take_channels(self, shape: tuple[int, ...], axis: int, position: int) -> Array:
-        key = (shape, axis, position)
-        if key not in self._channels:
-            arrays = [self.arrays[number] for number in self._shapes[shape]]
-            self._channels[key] = np.stack([_channel(array, axis, position) for array in arrays])
-        return self._channels[key]
 
 
 def _same(ours: Array, theirs: Array) -> bool:

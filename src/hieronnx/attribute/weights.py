@@ -198,9 +198,10 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
     index = WeightIndex()
     agreeing = compared = 0
     for tensor in new.choose(old):
-        array, alike = new.read(tensor), old.by_size[new.sizes[tensor]]
+        array = new.read(tensor)
         if array is None or not np.ptp(array) > 0:
             continue
+        alike = old.by_size[array.size]
         named = [t for t in alike if a.names[t] == b.names[tensor]]
         for candidate in (*named, *alike[:_MOST_CANDIDATES]):
             if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
@@ -218,9 +219,8 @@ class _FileWeights:
 
     def __init__(self, opened: OpenedModel, view: View) -> None:
         self._contents = Contents.of(opened, view)
-        self.sizes: dict[int, int] = {}
-        """How many elements each has that can be compared."""
         self.by_size: dict[int, list[int]] = defaultdict(list)
+        """Those that can be compared, by how many elements they have."""
         self.has_bytes = False
         """Whether there are some with elements of 8 bits or less."""
         for tensor in view.constants:
@@ -228,14 +228,14 @@ class _FileWeights:
             if weight is None or weight.size < FEW:
                 continue
             if weight.dtype in _FLOATS and weight.size <= _MOST_ELEMENTS:
-                self.sizes[tensor] = weight.size
                 self.by_size[weight.size].append(tensor)
             self.has_bytes |= weight.dtype not in _NO_NUMBERS and weight.dtype.bitwidth <= 8
 
     def choose(self, others: _FileWeights) -> Sequence[int]:
         """Choose the weights to look at: those of a size that few others have first, of these the smallest."""
-        sizes = others.by_size
-        chosen = ((len(sizes[size]), size, tensor) for tensor, size in self.sizes.items() if size in sizes)
+        counts = {size: len(tensors) for size, tensors in others.by_size.items()}
+        sizes = (size for size in self.by_size if size in counts)
+        chosen = ((counts[size], size, tensor) for size in sizes for tensor in self.by_size[size])
         return [tensor for _, _, tensor in nsmallest(_MOST_READ, chosen)]
 
     def read(self, tensor: int) -> Array | None:

@@ -38,8 +38,8 @@ class FlatModel:
     """A model with its bodies and functions in place.
 
     Attributes:
-        exposures: The tensors that it has.
-        hidden: What is out of reach, and why.
+        exposures: The tensors that it has. Out of reach are the branches that are not taken on the given inputs, bodies
+            inside a loop's, and what is no tensor.
     """
 
     def __init__(self, model: onnx.ModelProto, evaluate: Evaluate) -> None:
@@ -50,7 +50,6 @@ class FlatModel:
             evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
         """
         self.exposures: list[Exposure] = []
-        self.hidden: list[str] = []
         self._model, self._evaluate = deepcopy(model), evaluate
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._places: dict[str, tuple[str, str]] = {}
@@ -120,9 +119,8 @@ class FlatModel:
                 yield node
 
     def _place_branch(self, node: onnx.NodeProto, condition: bool) -> Iterator[onnx.NodeProto]:
-        taken, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
+        taken = "then_branch" if condition else "else_branch"
         graph, output = self._places[first_name(node.output)]
-        self.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
         body, prefix = dict(proto_bodies(node))[taken], f"{first_name(node.output)}/{taken}/"
         made = [t.name for t in body.initializer] + [name for n in body.node for name in n.output if name]
         renamed = {name: prefix + name for name in made}
@@ -136,7 +134,6 @@ class FlatModel:
         no_tensors = node.op_type in SEQUENCE_OPS or self._no_tensors.intersection((*node.input[:1], *node.output))
         if no_tensors and node.op_type in (*SEQUENCE_OPS, "Identity", *LOOP_OPS):
             self._no_tensors.update(node.output)
-            self.hidden.append(f"'{first_name(node.output)}': it is no tensor")
             return
         for name in filter(None, node.output):
             if name in self._places:  # a copy that was put in is none of the file
@@ -148,12 +145,7 @@ class FlatModel:
         loop = first_name(node.output)
         key = body_key(*self._places[loop], "body")
         for inner in dict(proto_bodies(node))["body"].node:
-            if inner.op_type in SEQUENCE_OPS:
-                self.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
-                continue
-            if any(proto_bodies(inner)):
-                self.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
-            for name in filter(None, inner.output):
+            for name in filter(None, inner.output if inner.op_type not in SEQUENCE_OPS else ()):
                 self.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
 
 

@@ -61,41 +61,34 @@ class Runner:
         """Run the file once; return its outputs."""
         return self._run(self._model, feeds, [value.name for value in self._model.graph.output])
 
-    def run_exposed(self, feeds: Mapping[str, Array], visit: Visit) -> tuple[str, ...]:
+    def run_exposed(self, feeds: Mapping[str, Array], visit: Visit) -> None:
         """Run the file and hand out the values of its inner tensors, each to be used at once and not kept.
 
         Args:
             feeds: The inputs.
             visit: Called for each tensor that a node made; for each of its values where it has several.
 
-        Returns:
-            What could not be seen, and why.
-
         Raises:
             HieronnxError: If ONNX Runtime cannot run the file.
         """
         flat = FlatModel(self._model, lambda model, names: self._run(model, feeds, names))
-        sizes, hidden = self._measure(flat, feeds)
-        for chunk in _divide(sizes, self._buffer // _WIDEST):
+        for chunk in _divide(self._measure(flat, feeds), self._buffer // _WIDEST):
             values = self._run(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
             for exposure in chunk:
                 array = values.pop(exposure.exposed)
                 for one in array if exposure.loop else (array,):
                     visit(exposure.graph, exposure.name, np.asarray(one))
-        return (*flat.hidden, *hidden)
 
-    def _measure(self, flat: FlatModel, feeds: Mapping[str, Array]) -> tuple[dict[Exposure, int], list[str]]:
+    def _measure(self, flat: FlatModel, feeds: Mapping[str, Array]) -> dict[Exposure, int]:
         """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
         model, names = flat.measure()
         values = self._run(model, feeds, list(names.values()))
-        sizes, hidden = {}, []
+        sizes = {}
         for exposure in flat.exposures:
             counts = np.atleast_1d(values[names[exposure.exposed]])
-            if counts.size and (counts != counts[0]).any():
-                hidden.append(f"'{exposure.name}' in {exposure.graph}: it changes size from one iteration to the next")
-            else:
+            if (counts == counts[:1]).all():
                 sizes[exposure] = int(counts.sum())
-        return sizes, hidden
+        return sizes
 
     def _run(self, model: onnx.ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
         import onnxruntime as ort

@@ -34,6 +34,8 @@ _SAME = 1e-3
 Arguments: TypeAlias = Sequence[tuple[str, Array]]
 Feed: TypeAlias = Callable[[Arguments], dict[str, Array]]
 """A way to give the arguments of the model to the file."""
+_Taken: TypeAlias = defaultdict[int, list[Fingerprint]]
+"""The fingerprints of tensors, by their numbers in a view."""
 
 
 # -- outputs ----------------------------------------------------------------------------------------------
@@ -118,17 +120,10 @@ def _distance(ours: Array, theirs: Array) -> float:
 # -- inner tensors ----------------------------------------------------------------------------------------
 
 
-class _Recorder:
-    """Takes the fingerprints of tensors, by their numbers in a view."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self.taken: dict[int, list[Fingerprint]] = defaultdict(list)
-
-    def __call__(self, graph: str, name: str, array: Array) -> None:
-        number = self._view.find_tensor(graph, name)
-        if number is not None and array.dtype.kind in "biufc" and array.size:
-            self.taken[number].append(take_fingerprint(array))
+def _record(view: View, taken: _Taken, graph: str, name: str, array: Array) -> None:
+    number = view.find_tensor(graph, name)
+    if number is not None and array.dtype.kind in "biufc" and array.size:
+        taken[number].append(take_fingerprint(array))
 
 
 def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FilePrints:
@@ -136,22 +131,23 @@ def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, s
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
     """
-    runs: list[dict[int, list[Fingerprint]]] = []
-    initializers = _Recorder(view)
+    runs: list[_Taken] = []
+    initializers: _Taken = defaultdict(list)
     with open_runner(opened) as runner:
         for inputs in sets:
-            record, feeds = _Recorder(view), feed(name_arguments(model, *inputs))
+            taken: _Taken = defaultdict(list)
+            feeds = feed(name_arguments(model, *inputs))
             try:
-                runner.run_exposed(feeds, record)
+                runner.run_exposed(feeds, partial(_record, view, taken))
             except HieronnxError:
                 if not runs:
                     raise
                 break
             for name, array in feeds.items():
-                record("", name, array)
-            runs.append(record.taken)
-        runner.read_initializers(initializers)
-    prints: dict[int, list[Prints]] = {t: [(taken[0],) * len(runs)] for t, taken in initializers.taken.items()}
+                _record(view, taken, "", name, array)
+            runs.append(taken)
+        runner.read_initializers(partial(_record, view, initializers))
+    prints: dict[int, list[Prints]] = {t: [(prints[0],) * len(runs)] for t, prints in initializers.items()}
     for tensor, first in runs[0].items():
         others = [run.get(tensor, []) for run in runs[1:]]
         if all(len(other) == len(first) for other in others):

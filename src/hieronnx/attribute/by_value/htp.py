@@ -16,10 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hieronnx.attribute.by_value.equal_values import Classes, classify
+from hieronnx.attribute.by_value.equal_values import Classes, Projection, classify
 from hieronnx.attribute.by_value.file_run import record_file
 from hieronnx.attribute.by_value.matching import Filler, Matcher
-from hieronnx.attribute.by_value.projection import Projection
 from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
@@ -49,7 +48,7 @@ def attribute_htp(request: Request) -> Projected:
     projection = Projection(view, trace, classes, prints, varying)
     Matcher(projection).run()
     Filler(projection).run()
-    nodes = projection.attribute(tree)
+    nodes = [None if match is None else projection.attribute(match, tree) for match in projection.matches]
     contradictions = (*_add_parameters(request, nodes, projection, tree), *_add_names(view, nodes, trace, tree))
     return Projected(
         sites=trace.sites,

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hieronnx.attribute.by_value.projection import Match, Projection
+from hieronnx.attribute.by_value.equal_values import Match, Projection
 from hieronnx.graph.operators import COPY_OPS
 
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
@@ -230,8 +230,6 @@ class Filler:
     def _list_matches(self, nodes: Iterable[int]) -> list[Match]:
         return [match for node in nodes if (match := self._projection.matches[node]) is not None]
 
-    # -- equal values ---------------------------------------------------------------------------------------
-
     def _settle_options(self) -> None:
         """Decide between operations that made the same: by those who read the node, who have it from one of them."""
         for index in range(len(self._nodes) - 1, -1, -1):
@@ -257,8 +255,6 @@ class Filler:
                     pending.extend(v for v in self._trace.ops[reader].gives if above.get(v) == value)
         return readers
 
-    # -- values of low information --------------------------------------------------------------------------
-
     def _match_backwards(self) -> None:
         """Match tensors of low information by who reads them: an operation that reads equal ones in the run."""
         for index in range(len(self._nodes) - 1, -1, -1):
@@ -275,8 +271,6 @@ class Filler:
             for op in match.ops:
                 equal = (v for v in self._trace.ops[op].reads if self._classes.of_value.get(v) == made)
                 yield from self._projection.producers(equal)
-
-    # -- between matches ------------------------------------------------------------------------------------
 
     def _fill_between(self) -> None:
         gaps, producers = self._list_gaps(computes=True), self._projection.view.producers
@@ -327,8 +321,6 @@ class Filler:
         if self._nodes[node].op in COPY_OPS or len(self._projection.scopes(before)) != 1:
             return None
         return Match(tuple(sorted(before)), "dataflow", "handed on")
-
-    # -- constants ------------------------------------------------------------------------------------------
 
     def _fill_by_readers(self) -> None:
         """Give constants to who reads them; one that is written down and that several read, to the first of them."""

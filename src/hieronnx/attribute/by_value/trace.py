@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -54,8 +55,16 @@ class Trace:
 
 def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
     """Run the model on each set of inputs; a set on which it does other things than on the first is left out."""
-    logs = _log_runs(model, sets)
-    first = logs[0]
+    run = partial(log_eager, model, keep=_take_fingerprint, parts=True)
+    first = run(*sets[0])
+    logs = [first]
+    for inputs in sets[1:]:
+        try:
+            log = run(*inputs)
+        except Exception:  # nobody gave these inputs: the model may refuse them in any way
+            continue
+        if _list_steps(log) == _list_steps(first):
+            logs.append(log)
     readers: dict[int, list[int]] = defaultdict(list)
     varying = set(first.calls[0].reads) - set(first.parameters)
     for index, op in enumerate(first.ops):
@@ -76,22 +85,8 @@ def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
     )
 
 
-def _log_runs(model: nn.Module, sets: Sequence[InputSet]) -> list[EagerLog]:
-    logs: list[EagerLog] = []
-    first_steps: list[tuple[Any, ...]] = []
-    for inputs in sets:
-        try:
-            log = log_eager(model, *inputs, keep=_take_fingerprint, parts=True)
-        except Exception:
-            if not logs:
-                raise
-            continue  # nobody gave these inputs: the model may refuse them in any way
-        steps = [(op.op, op.scope, op.reads, op.gives) for op in log.ops]
-        if not logs:
-            first_steps = steps
-        if steps == first_steps:
-            logs.append(log)
-    return logs
+def _list_steps(log: EagerLog) -> list[tuple[Any, ...]]:
+    return [(op.op, op.scope, op.reads, op.gives) for op in log.ops]
 
 
 def _take_fingerprint(tensor: Tensor) -> Fingerprint | None:
@@ -114,9 +109,6 @@ def _take_prints(model: nn.Module, logs: Sequence[EagerLog]) -> dict[int, Prints
         if (print_ := _take_fingerprint(tensors[name])) is not None:
             prints[number] = (print_,) * len(logs)
     return prints
-
-
-# -- inputs -----------------------------------------------------------------------------------------------
 
 
 def array_of(tensor: Tensor) -> Array:

@@ -133,9 +133,9 @@ class _Neighbours:
         ]
         self.readers: list[list[int | None]] = []
         for node in view.nodes:
-            made = node.makes
-            readers = [reader for tensor in made for reader in dict.fromkeys(consumers[tensor])]
-            self.readers.append([*readers, *[None] * (not returned.isdisjoint(made))])
+            outputs = node.makes
+            readers = [reader for tensor in outputs for reader in dict.fromkeys(consumers[tensor])]
+            self.readers.append([*readers, *[None] * (not returned.isdisjoint(outputs))])
 
     def listen(self, attributions: Sequence[Attribution | None], tree: CallTree) -> list[_Heard]:
         """Return what each gap hears, through neighbours that are gaps themselves; nothing for the other nodes."""

@@ -49,7 +49,7 @@ _SAME_CONTENT = 0.25  # tools leave nine in ten as they are; models of one seed 
 _NAMED_ALIKE = 0.1
 _SHAPED_ALIKE = 0.8
 _COMPUTED_ALIKE = 0.1
-_HELD = 0.25
+_CARRIED = 0.25
 
 
 # -- a file and a model -----------------------------------------------------------------------------------
@@ -231,14 +231,14 @@ def _are_related(original: ViewedFile, transformed: ViewedFile, carried: set[int
     shapes = {shape for _, shape in old}
     if named or not old or not new or sum(shape in shapes for _, shape in new) >= _SHAPED_ALIKE * len(new):
         return True
-    return sum(not carried.isdisjoint(node.outputs) for node in b.nodes) >= _HELD * len(b.nodes)
+    return sum(not carried.isdisjoint(node.outputs) for node in b.nodes) >= _CARRIED * len(b.nodes)
 
 
 def is_renamed(a: View, b: View) -> bool:
     """Say whether hardly a tensor that graph B computes has a name of graph A."""
     names = set(a.names)
-    made = [tensor for tensor, producer in enumerate(b.producers) if producer is not None]
-    return sum(b.names[tensor] in names for tensor in made) < _NAMED_ALIKE * len(made)
+    computed = [tensor for tensor, producer in enumerate(b.producers) if producer is not None]
+    return sum(b.names[tensor] in names for tensor in computed) < _NAMED_ALIKE * len(computed)
 
 
 def _list_weights(view: View) -> list[_Weight]:

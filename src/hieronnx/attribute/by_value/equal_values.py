@@ -150,15 +150,15 @@ class Origins:
             reads = [value for value in op.reads if value in of_value]
             by_class = {of_value[value]: value for value in reversed(reads)}
             for value in op.gives:
-                made = of_value.get(value)
-                if made is None:
+                value_class = of_value.get(value)
+                if value_class is None:
                     continue
-                if made in by_class and classes.distinctive[made]:
-                    self.above[value] = by_class[made]
+                if value_class in by_class and classes.distinctive[value_class]:
+                    self.above[value] = by_class[value_class]
                 else:
-                    self.makers[made].append(value)
+                    self.makers[value_class].append(value)
                     for source in reads:
-                        self.reads[of_value[source], made].append(source)
+                        self.reads[of_value[source], value_class].append(source)
 
     def chain(self, value: int) -> Iterator[int]:
         """Yield a value and those that it shows, the nearest first."""
@@ -167,10 +167,10 @@ class Origins:
             value = self.above[value]
             yield value
 
-    def chains_to(self, made: int, wanted: frozenset[int]) -> set[int]:
+    def chains_to(self, value_class: int, wanted: frozenset[int]) -> set[int]:
         """Return the values of a class from which values of other classes were computed, and all that those show."""
         chains: set[int] = set()
-        for value in (v for other in wanted for v in self.reads.get((made, other), ())):
+        for value in (v for other in wanted for v in self.reads.get((value_class, other), ())):
             chains.update(takewhile(lambda shown: shown not in chains, self.chain(value)))
         return chains
 
@@ -199,7 +199,7 @@ class Projection:
         seen: The fingerprints of the tensors of the file whose values were seen, where several the first.
         matches: For each node of the file what it was matched with.
         above: For a tensor that a node only moved the tensor that it moved.
-        made: For each class the tensors of the file that are computed, in order.
+        computed: For each class the tensors of the file that are computed, in order.
         tensors_by_class: For each distinctive class the tensors of the file that are of it.
         present: The distinctive classes that the file has.
         below: For each tensor the classes of what is computed from it, through nodes that only move it.
@@ -214,7 +214,7 @@ class Projection:
         self.matches: list[Match | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}
-        self.made: dict[int, list[int]] = defaultdict(list)
+        self.computed: dict[int, list[int]] = defaultdict(list)
         self.tensors_by_class: dict[int, list[int]] = defaultdict(list)
         self.present: set[int] = set()
         for tensor, numbers in classes.of_tensor.items():
@@ -231,8 +231,8 @@ class Projection:
 
     def distinctive_class(self, tensor: int) -> int | None:
         """Return the class of a tensor, if equality to its values says something."""
-        made = self.class_of(tensor)
-        return made if made is not None and self.classes.distinctive[made] else None
+        value_class = self.class_of(tensor)
+        return value_class if value_class is not None and self.classes.distinctive[value_class] else None
 
     def readers(self, node: int) -> Iterator[int]:
         """Yield the nodes that read what a node makes."""
@@ -285,23 +285,23 @@ class Projection:
 
     def _find_moved(self) -> None:
         for node in self.view.nodes:
-            read = {made: t for t in reversed(node.reads_values) if (made := self.distinctive_class(t)) is not None}
+            read = {c: t for t in reversed(node.reads_values) if (c := self.distinctive_class(t)) is not None}
             for tensor in node.makes:
-                made = self.class_of(tensor)
-                if made in read and not node.bodies:
-                    self.above[tensor] = read[made]
-                elif made is not None:
-                    self.made[made].append(tensor)
+                value_class = self.class_of(tensor)
+                if value_class in read and not node.bodies:
+                    self.above[tensor] = read[value_class]
+                elif value_class is not None:
+                    self.computed[value_class].append(tensor)
 
     def _find_below(self) -> dict[int, frozenset[int]]:
         below: dict[int, frozenset[int]] = {}
         for node in reversed(self.view.nodes):
             for tensor in node.makes:
                 classes: set[int] = set()
-                for made in (t for reader in self.view.consumers[tensor] for t in self.view.nodes[reader].makes):
-                    if self.above.get(made) == tensor:
-                        classes |= below.get(made, frozenset())
-                    elif (other := self.distinctive_class(made)) is not None:
+                for output in (t for reader in self.view.consumers[tensor] for t in self.view.nodes[reader].makes):
+                    if self.above.get(output) == tensor:
+                        classes |= below.get(output, frozenset())
+                    elif (other := self.distinctive_class(output)) is not None:
                         classes.add(other)
                 below[tensor] = frozenset(classes)
         return below

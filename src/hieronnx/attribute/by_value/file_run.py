@@ -71,12 +71,12 @@ def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwarg
         best = FirstRun(ways[0])
         for way in ways:
             try:
-                made = runner.run(way(arguments)).values()
+                file_outputs = runner.run(way(arguments)).values()
             except HieronnxError:  # of several ways to feed a file most are wrong
                 if len(ways) == 1:
                     raise
                 continue
-            run = FirstRun(way, *_compare(made, outputs))
+            run = FirstRun(way, *_compare(file_outputs, outputs))
             if run.apart is not None and (best.apart is None or run.apart < best.apart):
                 best = run
             if best.apart is not None and best.apart <= _SAME:
@@ -98,10 +98,10 @@ def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
     return [array_of(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()]
 
 
-def _compare(made: Iterable[object], outputs: Sequence[Array]) -> tuple[float | None, bool]:
+def _compare(file_outputs: Iterable[object], outputs: Sequence[Array]) -> tuple[float | None, bool]:
     """Compare each output of the file with those of the model that have its size."""
     apart, distinctive = [], False
-    for array in made:
+    for array in file_outputs:
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.size:
             alike = [other for other in outputs if other.size == array.size and other.dtype.kind in "biuf"]
             if alike:
@@ -179,15 +179,15 @@ def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -
     Raises:
         HieronnxError: If there is none.
     """
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for wanted in inputs:
         for position, (argument, array) in enumerate(arguments):
-            if argument == wanted.name and position not in places.values() and _fits(wanted, array):
-                places[wanted.name] = position
+            if argument == wanted.name and position not in positions.values() and _fits(wanted, array):
+                positions[wanted.name] = position
                 break
-    left = [position for position in range(len(arguments)) if position not in places.values()]
-    unnamed = [wanted for wanted in inputs if wanted.name not in places]
-    ways = [places | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
+    left = [position for position in range(len(arguments)) if position not in positions.values()]
+    unnamed = [wanted for wanted in inputs if wanted.name not in positions]
+    ways = [positions | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
     if not ways:
         missing = ", ".join(f"'{wanted.name}'" for wanted in unnamed)
         raise HieronnxError(
@@ -233,5 +233,5 @@ def _fits(wanted: FileInput, array: Array) -> bool:
     return len(wanted.shape) == array.ndim and all(size in (None, actual) for size, actual in sizes)
 
 
-def _feed(inputs: Sequence[FileInput], places: Mapping[str, int], arguments: Arguments) -> dict[str, Array]:
-    return {i.name: arguments[places[i.name]][1].astype(i.dtype, copy=False) for i in inputs}
+def _feed(inputs: Sequence[FileInput], positions: Mapping[str, int], arguments: Arguments) -> dict[str, Array]:
+    return {i.name: arguments[positions[i.name]][1].astype(i.dtype, copy=False) for i in inputs}

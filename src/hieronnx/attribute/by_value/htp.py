@@ -101,16 +101,16 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
             continue  # a node that did not run is of no call of the run
         names = [name for t in node.reads_values if t in held for name in held[t].parameters]
         calls = list(dict.fromkeys(call for name in names for call in readers.get(canonical[name], ())))
-        known = nodes[index]
+        current = nodes[index]
         if not calls:
             continue
         # It may be known only between what the node lies, and not even in one call.
-        unsure = known is None or (known.rule and known.evidence != "value" and calls[0] not in known.origins)
+        unsure = current is None or (current.rule and current.evidence != "value" and calls[0] not in current.origins)
         if len(calls) == 1 and unsure:
             nodes[index] = Attribution(calls[0], (calls[0],), "parameter", "parameter")
-        if known is not None and not any(c in known.origins or known.scope in tree.ancestors(c) for c in calls):
-            says = ((known.evidence, known.scope), ("parameter", calls[0]))
-            yield index, says if nodes[index] is known else says[::-1]
+        if current is not None and not any(c in current.origins or current.scope in tree.ancestors(c) for c in calls):
+            says = ((current.evidence, current.scope), ("parameter", calls[0]))
+            yield index, says if nodes[index] is current else says[::-1]
 
 
 def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Iterator[Contradiction]:
@@ -123,16 +123,16 @@ def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Itera
     for site in trace.sites:
         calls[site.id.module].append(site.id)
     for index, node in enumerate(view.nodes):
-        call, known = _find_call(node.name, calls), nodes[index]
+        call, current = _find_call(node.name, calls), nodes[index]
         if call is None:
             continue
-        if known is None or known.evidence == "dataflow":
-            origins = known.origins if known is not None and call in known.origins else (call,)
+        if current is None or current.evidence == "dataflow":
+            origins = current.origins if current is not None and call in current.origins else (call,)
             nodes[index] = Attribution(call, origins, "name", "name")
             continue
-        apart = tree.lowest_above((known.scope, call)) not in (known.scope, call)  # neither is above the other
-        if known.evidence == "value" and call not in known.origins and apart:
-            yield index, (("value", known.scope), ("name", call))
+        apart = tree.lowest_above((current.scope, call)) not in (current.scope, call)  # neither is above the other
+        if current.evidence == "value" and call not in current.origins and apart:
+            yield index, (("value", current.scope), ("name", call))
 
 
 def _find_call(name: str, calls: Mapping[str, Sequence[CallId]]) -> CallId | None:
@@ -157,15 +157,15 @@ def _find_computed(projection: Projection) -> Iterator[tuple[CallId, set[int]]]:
     """Yield calls and the classes of what they computed from the inputs; what only moves values computes nothing."""
     of_value = projection.classes.of_value
     for op in projection.trace.ops:
-        made = {of_value[value] for value in op.gives if value in projection.trace.varying and value in of_value}
-        yield op.scope, made - {of_value.get(value) for value in op.reads}
+        classes = {of_value[value] for value in op.gives if value in projection.trace.varying and value in of_value}
+        yield op.scope, classes - {of_value.get(value) for value in op.reads}
 
 
 def _find_unmatched(projection: Projection, nodes: _Nodes) -> tuple[CallId, ...]:
     """Return the calls that computed something distinctive of which no node of the file does anything."""
     there = {call for node in nodes if node is not None for call in (node.scope, *node.origins)}
     distinctive = projection.classes.distinctive
-    computed = {call for call, made in _find_computed(projection) if any(distinctive[number] for number in made)}
+    computed = {call for call, classes in _find_computed(projection) if any(distinctive[number] for number in classes)}
     return tuple(site.id for site in projection.trace.sites if site.id in computed - there)
 
 
@@ -181,11 +181,11 @@ def _find_missing_modules(projection: Projection, nodes: _Nodes, weights: Weight
     unmatched = {call.module for call in weights.unmatched}
     uses = ((op, names) for op, names in trace.parameter_uses() if not trace.varying.isdisjoint(op.gives))
     suspects = {op.scope for op, names in uses if any(name.rpartition(".")[0] in unmatched for name in names)}
-    suspects -= {call for call, made in _find_computed(projection) if not made.isdisjoint(projection.present)}
+    suspects -= {call for call, classes in _find_computed(projection) if not classes.isdisjoint(projection.present)}
     changed = {*weights.unknown, *(t for t, held in weights.held.items() if held.how == "scaled")}
-    for node, known in zip(projection.view.nodes, nodes, strict=True):
-        if known is not None and not changed.isdisjoint(node.reads_values):
-            suspects.difference_update(known.origins)
+    for node, attribution in zip(projection.view.nodes, nodes, strict=True):
+        if attribution is not None and not changed.isdisjoint(node.reads_values):
+            suspects.difference_update(attribution.origins)
     needed = set(projection.scopes(_find_needed(projection))) if suspects else set()
     return tuple(site.id for site in trace.sites if site.id in suspects & needed)
 
@@ -214,8 +214,8 @@ def _count_unknown_weights(projection: Projection, weights: Weights) -> int:
     Weights that are not among the parameters may be made of several, or be of modules that the model does not register.
     """
     of_tensor, absent = projection.classes.of_tensor, projection.present.isdisjoint
-    tensors = ((weight, *_find_made(weight, projection)) for weight in weights.unknown)
-    return sum(all(absent(of_tensor.get(tensor, ())) for tensor in made) for made in tensors)
+    reached = ((weight, *_find_made(weight, projection)) for weight in weights.unknown)
+    return sum(all(absent(of_tensor.get(tensor, ())) for tensor in tensors) for tensors in reached)
 
 
 def _find_made(tensor: int, projection: Projection) -> Iterator[int]:
@@ -224,9 +224,9 @@ def _find_made(tensor: int, projection: Projection) -> Iterator[int]:
     pending, seen = [tensor], {tensor}
     while pending:
         for reader in view.consumers[pending.pop()]:
-            for made in view.nodes[reader].makes:
-                if made in projection.varying:
-                    yield made
-                elif made not in seen:
-                    seen.add(made)
-                    pending.append(made)
+            for output in view.nodes[reader].makes:
+                if output in projection.varying:
+                    yield output
+                elif output not in seen:
+                    seen.add(output)
+                    pending.append(output)

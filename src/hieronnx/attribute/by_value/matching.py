@@ -61,8 +61,8 @@ class Matcher:
                 self._projection.matches[index] = options[0]
 
     def _find_control_flow(self, _: int, tensor: int) -> Match | None:
-        made = self._projection.class_of(tensor)
-        values = self._classes.members[made] if made is not None else ()
+        value_class = self._projection.class_of(tensor)
+        values = self._classes.members[value_class] if value_class is not None else ()
         ops = [op for op in self._projection.producers(values) if self._trace.ops[op].op in _CONTROL_FLOW]
         return Match(tuple(ops[:1]), "value") if len(self._projection.scopes(ops)) == 1 else None
 
@@ -70,71 +70,71 @@ class Matcher:
         classes = self._classes.of_tensor.get(tensor, ())
         if len(classes) > 1:
             return self._find_repeated(classes)
-        made = classes[0] if classes else None
-        if made is None:
+        value_class = classes[0] if classes else None
+        if value_class is None:
             return None
-        if not self._classes.distinctive[made]:
-            return self._find_low_information(index, made)
+        if not self._classes.distinctive[value_class]:
+            return self._find_low_information(index, value_class)
         moved = tensor in self._projection.above
-        return self._find_move(index, tensor, made) if moved else self._find_make(index, tensor, made)
+        return self._find_move(index, tensor, value_class) if moved else self._find_make(index, tensor, value_class)
 
     def _find_repeated(self, classes: Sequence[int | None]) -> Match | None:
         """Find who made the values of a node that runs again and again: each time another call."""
-        distinctive = [made for made in classes if made is not None and self._classes.distinctive[made]]
-        firsts = [self._projection.producers(self._origins.makers[made])[:1] for made in distinctive]
+        distinctive = [c for c in classes if c is not None and self._classes.distinctive[c]]
+        firsts = [self._projection.producers(self._origins.makers[c])[:1] for c in distinctive]
         ops = tuple(dict.fromkeys(op for first in firsts for op in first))
         return Match(ops, "value", merged=True) if ops else None
 
-    def _find_low_information(self, index: int, made: int) -> Match | None:
+    def _find_low_information(self, index: int, value_class: int) -> Match | None:
         """Find who made values that say too little by themselves: from what they were made."""
         read = self._view.nodes[index].reads_values
-        values = {value for tensor in read for value in self._list_values(tensor, made)}
+        values = {value for tensor in read for value in self._list_values(tensor, value_class)}
         readers = {op for value in values for op in self._trace.readers.get(value, ())}
         of_value = self._classes.of_value
-        ops = sorted(op for op in readers if any(of_value.get(v) == made for v in self._trace.ops[op].gives))
+        ops = sorted(op for op in readers if any(of_value.get(v) == value_class for v in self._trace.ops[op].gives))
         return Match(tuple(ops), "near") if len(self._projection.scopes(ops)) == 1 else None
 
-    def _list_values(self, tensor: int, made: int) -> Iterable[int]:
+    def _list_values(self, tensor: int, value_class: int) -> Iterable[int]:
         """List the values that a tensor may be, if others were made from them; else what its node gives."""
         distinctive = self._projection.distinctive_class(tensor)
         if distinctive is not None:
-            return self._origins.reads.get((distinctive, made), ())
+            return self._origins.reads.get((distinctive, value_class), ())
         producer = self._view.producers[tensor]
         match = self._projection.matches[producer] if producer is not None else None
         return [value for op in match.ops for value in self._trace.ops[op].gives] if match is not None else ()
 
     # -- nodes that compute ---------------------------------------------------------------------------------
 
-    def _find_make(self, index: int, tensor: int, made: int) -> Match | None:
-        makers = [value for value in self._origins.makers[made] if value in self._trace.producers]
-        makers = self._reordered(tensor, made, makers) or makers
+    def _find_make(self, index: int, tensor: int, value_class: int) -> Match | None:
+        makers = [value for value in self._origins.makers[value_class] if value in self._trace.producers]
+        makers = self._reordered(tensor, value_class, makers) or makers
         if not makers:
             return None
         values, shared = self._by_inputs(index, makers)
         if not shared and not any(self._in_order(value, tensor) for value in makers):
             return None  # the same numbers in an order that they never had, from something else: only in passing
-        wanted = self._origins.chains_to(made, self._projection.below[tensor])
+        wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         read = [value for value in values if value in wanted]
         if not shared and not read and self._trace.prints[values[0]][0].plain:
             return None  # a pattern of two values that comes from elsewhere and goes elsewhere
-        match = self._decide(made, self._projection.producers(read or values))
+        match = self._decide(value_class, self._projection.producers(read or values))
         scopes = set(self._projection.scopes(match.ops))
         self._homes[tensor] = tuple(v for v in makers if self._trace.ops[self._trace.producers[v]].scope in scopes)
         return match
 
-    def _decide(self, made: int, ops: tuple[int, ...]) -> Match:
+    def _decide(self, value_class: int, ops: tuple[int, ...]) -> Match:
         if len(self._projection.scopes(ops)) == 1:
             return Match(ops[:1], "value")
-        if len(self._projection.made[made]) == 1:  # computed several times, in the file once
+        if len(self._projection.computed[value_class]) == 1:  # computed several times, in the file once
             return Match(ops, "value", merged=True, options=ops)
         return Match(ops, "near", options=ops)
 
-    def _reordered(self, tensor: int, made: int, makers: Sequence[int]) -> list[int]:
+    def _reordered(self, tensor: int, value_class: int, makers: Sequence[int]) -> list[int]:
         """Return the values that are numbers computed before, put into this order by an operation of its own."""
         if any(self._in_order(value, tensor) for value in makers):
             return []
         above = self._origins.above
-        moved = (v for v in self._classes.members[made] if v in above and self._in_order(v, tensor))
+        moved = (v for v in self._classes.members[value_class] if v in above and self._in_order(v, tensor))
         return [value for value in moved if not self._in_order(above[value], tensor)]
 
     def _in_order(self, value: int, tensor: int) -> bool:
@@ -150,26 +150,26 @@ class Matcher:
 
     # -- nodes that move ------------------------------------------------------------------------------------
 
-    def _find_move(self, index: int, tensor: int, made: int) -> Match | None:
+    def _find_move(self, index: int, tensor: int, value_class: int) -> Match | None:
         source, same = self._projection.above[tensor], self._projection.same
         prints, before = self._tensors[tensor], self._tensors[source]
         idle, same_kind = same(prints, before), prints[0].kind == before[0].kind
         if idle and same_kind and self._view.nodes[index].op in COPY_OPS:
             return None  # the run has no operation where the type is right already
-        produced = (v for v in self._classes.members[made] if v in self._trace.producers)
+        produced = (v for v in self._classes.members[value_class] if v in self._trace.producers)
         values = [v for v in produced if same(self._values[v], prints) and self._copies(v) == idle]
-        values = self._on_the_way(values, tensor, source, made)
+        values = self._on_the_way(values, tensor, source, value_class)
         if not values:
             return None
         self._moved[tensor] = tuple(values)
         ops = self._projection.producers(values)
         if len(self._projection.scopes(ops)) == 1:
-            return Match(self._passed(values[0], source, made), "near" if idle and same_kind else "value")
+            return Match(self._passed(values[0], source, value_class), "near" if idle and same_kind else "value")
         # Each may have moved the same for itself, of which the file may have kept one.
-        kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[made])
+        kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[value_class])
         return Match(ops, "value", merged=True) if kept == 1 else Match(ops, "near", options=ops)
 
-    def _on_the_way(self, values: list[int], tensor: int, source: int, made: int) -> list[int]:
+    def _on_the_way(self, values: list[int], tensor: int, source: int, value_class: int) -> list[int]:
         """Keep the values that lie between who made them and who reads them, as the tensor does."""
         home = source
         while home in self._projection.above:
@@ -177,7 +177,7 @@ class Matcher:
         for before in (self._homes.get(home), self._moved.get(source)):
             if before:
                 values = [v for v in values if not set(before).isdisjoint(self._origins.chain(v))]
-        wanted = self._origins.chains_to(made, self._projection.below[tensor])
+        wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         return [value for value in values if value in wanted] or values
 
     def _copies(self, value: int) -> bool:
@@ -185,9 +185,9 @@ class Matcher:
         above = self._origins.above.get(value)
         return above is not None and self._projection.same(self._values[value], self._values[above])
 
-    def _passed(self, value: int, source: int, made: int) -> tuple[int, ...]:
+    def _passed(self, value: int, source: int, value_class: int) -> tuple[int, ...]:
         """Return the operations that move values from the layout of the source to this, by ways that the file skips."""
-        layouts = [self._tensors[tensor] for tensor in (source, *self._projection.tensors_by_class[made])]
+        layouts = [self._tensors[tensor] for tensor in (source, *self._projection.tensors_by_class[value_class])]
         steps, same = [value], self._projection.same
         for above in self._origins.chain(self._origins.above.get(value, value)):
             if above not in self._origins.above or any(same(self._values[above], layout) for layout in layouts):
@@ -264,12 +264,12 @@ class Filler:
                     self._projection.matches[index] = Match(tuple(ops), "near", merged=True)
 
     def _made_for_readers(self, tensor: int) -> Iterator[int]:
-        made = self._projection.class_of(tensor)
-        if made is None or self._classes.distinctive[made]:
+        value_class = self._projection.class_of(tensor)
+        if value_class is None or self._classes.distinctive[value_class]:
             return
         for match in self._list_matches(self._projection.view.consumers[tensor]):
             for op in match.ops:
-                equal = (v for v in self._trace.ops[op].reads if self._classes.of_value.get(v) == made)
+                equal = (v for v in self._trace.ops[op].reads if self._classes.of_value.get(v) == value_class)
                 yield from self._projection.producers(equal)
 
     def _fill_between(self) -> None:

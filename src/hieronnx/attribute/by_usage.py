@@ -37,13 +37,13 @@ def attribute_usage_based(request: Request) -> Projected:
         HieronnxError: If the weights of the file cannot be read.
     """
     table, weights = request.table, request.weights
-    owned: dict[int, _Owned] = {}
-    for tensor, held in weights.held.items():
-        if len(held.parameters) <= _MOST_NAMES:
-            modules = table.owners(held.parameters)
-            owned[tensor] = _Owned(modules, held.how == "fused" or len(modules) == 1, frozenset((tensor,)))
-    uses = _find_uses(request.view, owned)
-    placed = _place(uses, _find_once(uses, owned, table), table)
+    constants: dict[int, _Use] = {}
+    for tensor, holding in weights.held.items():
+        if len(holding.parameters) <= _MOST_NAMES:
+            modules = table.owners(holding.parameters)
+            constants[tensor] = _Use(modules, holding.how == "fused" or len(modules) == 1, frozenset((tensor,)))
+    uses = _find_uses(request.view, constants)
+    placed = _place(uses, _find_once(uses, constants, table), table)
     sites = _make_sites(placed, table)
     tree = CallTree({site.id: site.parent for site in sites})
     attributed = [_attribute(modules, use, tree) for modules, use in zip(placed, uses, strict=True)]
@@ -56,91 +56,72 @@ def attribute_usage_based(request: Request) -> Projected:
     )
 
 
-# -- who uses what ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class _Owned:
+class _Use:
     """The modules whose parameters something is made of.
 
     Attributes:
         modules: The modules.
         certain: Whether it is made of them all; else of one of them, nobody knows which.
         sources: The constants that hold the parameters.
+        prepares: Whether it is constant itself: so is what a node makes that reads constants alone.
     """
 
     modules: tuple[str, ...]
     certain: bool
     sources: frozenset[int]
+    prepares: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """What a node uses, and whether it only prepares it: reads constants alone."""
-
-    owned: _Owned | None
-    prepares: bool
-
-
-def _find_uses(view: View, owned: Mapping[int, _Owned]) -> list[_Use]:
+def _find_uses(view: View, constants: Mapping[int, _Use]) -> list[_Use | None]:
     """Find for each node whose parameters it reads, also through nodes that read constants alone."""
-    constant = view.flow.constant
-    made_of = dict(owned)
+    made_of = dict(constants)
     uses = []
     for node in view.nodes:
         read = [made_of[tensor] for tensor in node.reads if tensor in made_of]
-        use = _Use(_join(read), all(constant[t] for t in node.makes))
+        use = _join(read, prepares=all(view.flow.constant[t] for t in node.makes)) if read else None
         uses.append(use)
-        if use.prepares and use.owned is not None:
-            for tensor in node.makes:
-                made_of.setdefault(tensor, use.owned)
+        if use is not None and use.prepares:
+            made_of.update(dict.fromkeys(node.makes, use))
     return uses
 
 
-def _join(read: Sequence[_Owned]) -> _Owned | None:
+def _join(read: Sequence[_Use], *, prepares: bool) -> _Use | None:
     """Join what a node reads: what is certain counts; else the one owner that all of it may have."""
-    if not read:
-        return None
-    sources = frozenset().union(*(owned.sources for owned in read))
+    sources = frozenset().union(*(use.sources for use in read))
     if len(sources) > _MOST_SOURCES:
         return None
-    certain = tuple(dict.fromkeys(module for owned in read if owned.certain for module in owned.modules))
+    certain = tuple(dict.fromkeys(module for use in read if use.certain for module in use.modules))
     if certain:
-        return _Owned(certain, True, sources)
-    common = tuple(m for m in read[0].modules if all(m in owned.modules for owned in read))
-    return _Owned(common or read[0].modules, len(common) == 1, sources)
+        return _Use(certain, True, sources, prepares)
+    common = tuple(m for m in read[0].modules if all(m in use.modules for use in read))
+    return _Use(common or read[0].modules, len(common) == 1, sources, prepares)
 
 
-def _find_once(uses: Iterable[_Use], owned: Mapping[int, _Owned], table: ModuleTable) -> set[str]:
+def _find_once(uses: Iterable[_Use | None], constants: Mapping[int, _Use], table: ModuleTable) -> set[str]:
     """Find the modules that ran once: they, or one below them, have a parameter that is used once."""
-    users = Counter(
-        source for use in uses if use.owned is not None and not use.prepares for source in use.owned.sources
-    )
+    users = Counter(source for use in uses if use is not None and not use.prepares for source in use.sources)
     once = {""}
     for source, count in users.items():
-        if count == 1 and owned[source].certain:
-            for module in owned[source].modules:
+        if count == 1 and constants[source].certain:
+            for module in constants[source].modules:
                 once.update(table.ancestors(module))
     return once
 
 
-def _place(uses: Iterable[_Use], once: Collection[str], table: ModuleTable) -> list[tuple[str, ...]]:
+def _place(uses: Iterable[_Use | None], once: Collection[str], table: ModuleTable) -> list[tuple[str, ...]]:
     """Return for each node the modules whose first call it belongs to, as far as that can be told."""
     seen: set[int] = set()
     placed = []
     for use in uses:
-        modules: tuple[str, ...] = ()
-        if use.owned is not None and use.owned.certain:
-            again = not use.prepares and not seen.isdisjoint(use.owned.sources)
-            ran_once = (next(above for above in table.ancestors(m) if above in once) for m in use.owned.modules)
-            modules = tuple(dict.fromkeys(ran_once)) if again else use.owned.modules
-        if use.owned is not None and not use.prepares:
-            seen |= use.owned.sources
+        modules = use.modules if use is not None and use.certain else ()
+        if use is not None and not use.prepares:
+            if not seen.isdisjoint(use.sources):
+                ran_once = (next(above for above in table.ancestors(m) if above in once) for m in modules)
+                modules = tuple(dict.fromkeys(ran_once))
+            seen |= use.sources
         placed.append(modules)
     return placed
-
-
-# -- the result -------------------------------------------------------------------------------------------
 
 
 def _make_sites(placed: Iterable[Sequence[str]], table: ModuleTable) -> tuple[CallSite, ...]:
@@ -154,10 +135,10 @@ def _make_sites(placed: Iterable[Sequence[str]], table: ModuleTable) -> tuple[Ca
     return tuple(sites.values())
 
 
-def _attribute(modules: Sequence[str], use: _Use, tree: CallTree) -> Attribution | None:
+def _attribute(modules: tuple[str, ...], use: _Use | None, tree: CallTree) -> Attribution | None:
     if not modules:
         return None
-    if tuple(modules) == ("",) and use.owned is not None and "" not in use.owned.modules:
+    if modules == ("",) and use is not None and "" not in use.modules:
         return Attribution(ROOT, (ROOT,), "root", "root")  # a later use, of which nothing more is known
     calls = tuple(CallId(module, 0) for module in modules)
     return Attribution(tree.lowest_above(calls), calls, "parameter")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
-
-from torch import nn
 
 from hieronnx.attribute.by_usage import attribute_usage_based
 from hieronnx.attribute.fill import fill_gaps, make_nodes
@@ -18,8 +15,7 @@ from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import CallId, Initializer, Node
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
-Strategy: TypeAlias = Literal["htp", "usage_based"]
-STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+STRATEGIES = ("htp", "usage_based")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,31 +53,23 @@ def attribute_file(request: Request, *, strategy: str, policy: TagPolicy) -> Att
         from hieronnx.attribute.by_value.htp import attribute_htp  # it needs ONNX Runtime, which the other does not
 
         projected = attribute_htp(request)
-    view = request.view
-    hierarchy = _make_hierarchy(projected, view, request.model, policy)
-    nodes = hierarchy.node_by_key
-    contradictions = (Disagreement(nodes[view.node_key(c.node)], c.says) for c in projected.contradictions)
-    return AttributedFile(hierarchy, projected, tuple(contradictions))
-
-
-def _make_hierarchy(projected: Projected, view: View, model: nn.Module, policy: TagPolicy) -> Hierarchy:
-    modules = describe_modules(model)
-    parameters = parameter_names(model)
+    view, modules, parameters = request.view, describe_modules(request.model), parameter_names(request.model)
     tree = CallTree({site.id: site.parent for site in projected.sites})
-    filled = fill_gaps(view, projected.nodes, tree, parameters)
-    return Hierarchy(
+    hierarchy = Hierarchy(
         modules=modules,
         calls=build_calls(projected.sites, {path: m.qualified_class for path, m in modules.items()}, policy),
-        nodes=make_nodes(view, filled),
+        nodes=make_nodes(view, fill_gaps(view, projected.nodes, tree, parameters)),
         initializers=tuple(_make_initializers(projected, view, parameters)),
         policy=policy,
     )
+    nodes = hierarchy.node_by_key
+    contradictions = (Disagreement(nodes[view.node_key(node)], says) for node, says in projected.contradictions)
+    return AttributedFile(hierarchy, projected, tuple(contradictions))
 
 
 def _make_initializers(projected: Projected, view: View, parameters: Mapping[str, str]) -> Iterator[Initializer]:
     for tensor in view.constants:
         held = projected.initializers.get(tensor)
         # A part of a parameter, or several in one, is not the parameter.
-        whole = held is not None and held.how != "fused"
-        names = {parameters[name] for name in held.parameters} if held is not None and whole else set()
+        names = {parameters[name] for name in held.parameters} if held is not None and held.how != "fused" else set()
         yield Initializer(view.names[tensor], names.pop() if len(names) == 1 else None, ())

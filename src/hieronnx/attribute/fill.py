@@ -24,7 +24,7 @@ each side. So a residual goes to the layer that it closes, and what lies between
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from hieronnx.graph.view import View
@@ -40,28 +40,16 @@ def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, .
     """Make the nodes of a hierarchy, in the order of the file."""
     nodes = []
     for index in view.file_order:
-        node, (graph, output), given = view.nodes[index], view.node_key(index), attributions[index]
+        node, (graph, output), by = view.nodes[index], view.node_key(index), attributions[index]
         domain, _, op_type = node.op.rpartition("::")
-        nodes.append(
-            Node(graph, node.name, op_type, domain, output, given.scope, given.origins, given.evidence, given.rule)
-        )
+        nodes.append(Node(graph, node.name, op_type, domain, output, by.scope, by.origins, by.evidence, by.rule))
     return tuple(nodes)
-
-
-# -- the policies -----------------------------------------------------------------------------------------
 
 
 def fill_gaps(
     view: View, attributions: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()
 ) -> list[Attribution]:
-    """Return the attributions with every gap filled by the first rule that applies.
-
-    Args:
-        view: The graph.
-        attributions: One for each node; None for a gap.
-        tree: The calls.
-        parameters: The names of the model's parameters.
-    """
+    """Return the attributions, one for each node, with every gap (None) filled by the first rule that applies."""
     if None not in attributions:
         return [item for item in attributions if item is not None]
     heard = _Neighbours(view).listen(attributions, tree)
@@ -123,9 +111,6 @@ def _choose(heard: _Heard, tree: CallTree) -> Attribution | None:
     return _make_between(max(most, key=tree.depth, default=ROOT), heard.around, tree)
 
 
-# -- the walk ---------------------------------------------------------------------------------------------
-
-
 class _Heard(NamedTuple):
     """The calls that a gap hears from those that feed it and those that read it, and the call around its graph."""
 
@@ -148,18 +133,24 @@ class _Neighbours:
         ]
         self.readers: list[list[int | None]] = []
         for node in view.nodes:
-            made = node.makes
-            readers = [reader for tensor in made for reader in dict.fromkeys(consumers[tensor])]
-            self.readers.append([*readers, *[None] * (not returned.isdisjoint(made))])
+            outputs = node.makes
+            readers = [reader for tensor in outputs for reader in dict.fromkeys(consumers[tensor])]
+            self.readers.append([*readers, *[None] * (not returned.isdisjoint(outputs))])
 
     def listen(self, attributions: Sequence[Attribution | None], tree: CallTree) -> list[_Heard]:
-        """Return what each gap hears; nothing for the other nodes."""
-        scopes = [None if item is None else item.scope for item in attributions]
+        """Return what each gap hears, through neighbours that are gaps themselves; nothing for the other nodes."""
         around = self.find_around(attributions)
-        order = range(len(scopes))
-        before = _listen(order, self.feeders, scopes, around, tree)
-        after = _listen(reversed(order), self.readers, scopes, around, tree)
-        return list(map(_Heard, before, after, around))
+        gaps = [index for index, item in enumerate(attributions) if item is None]
+        sides = []
+        for order, neighbours in ((gaps, self.feeders), (gaps[::-1], self.readers)):
+            heard: list[list[CallId]] = [[] for _ in attributions]
+            beyond = [None if item is None else item.scope for item in attributions]
+            for index in order:
+                calls = (around[index] if n is None else beyond[n] for n in neighbours[index])
+                heard[index] = [call for call in calls if call is not None]
+                beyond[index] = tree.lowest_above(heard[index]) if heard[index] else None
+            sides.append(heard)
+        return list(map(_Heard, *sides, around))
 
     def find_around(self, attributions: Sequence[Attribution | None]) -> list[CallId]:
         """Return for each node the call of the nearest node around its graph that has one; else the root."""
@@ -169,21 +160,3 @@ class _Neighbours:
                 owner = attributions[graph.owner]
                 by_graph[number] = by_graph[self._view.nodes[graph.owner].graph] if owner is None else owner.scope
         return [by_graph[node.graph] for node in self._view.nodes]
-
-
-def _listen(
-    order: Iterable[int],
-    neighbours: Sequence[Sequence[int | None]],
-    scopes: Sequence[CallId | None],
-    around: Sequence[CallId],
-    tree: CallTree,
-) -> list[list[CallId]]:
-    """Return for each gap the calls of its neighbours on one side, through those that are gaps themselves."""
-    heard: list[list[CallId]] = [[] for _ in scopes]
-    beyond = list(scopes)
-    for index in order:
-        if scopes[index] is None:
-            calls = (around[index] if n is None else beyond[n] for n in neighbours[index])
-            heard[index] = [call for call in calls if call is not None]
-            beyond[index] = tree.lowest_above(heard[index]) if heard[index] else None
-    return heard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
@@ -19,6 +19,9 @@ from hieronnx.hierarchy.tags import CallSite
 
 if TYPE_CHECKING:
     from hieronnx.attribute.by_value.file_run import FirstRun
+
+Contradiction: TypeAlias = tuple[int, tuple[tuple[str, CallId], ...]]
+"""A node, and each evidence with the call that it names; the first one won."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,7 @@ class Request:
         """
         from hieronnx.attribute.by_value.file_run import run_both  # it needs ONNX Runtime, which `usage_based` does not
 
-        return run_both(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A node of which two kinds of evidence say different things; the first one won."""
-
-    node: int
-    says: tuple[tuple[str, CallId], ...]
-    """Each evidence, and the call that it names."""
+        return run_both(self.opened, self.model, self.args, self.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class Projected:
         missing: Of `htp`, those of them that work on what the file gives, and of whose parameters it has none either.
         unknown_weights: Of `htp`, how many weights of the file are not the model's, and lead to nothing that it
             computes.
-        contradictions: The nodes of which two kinds of evidence say different things.
+        contradictions: The nodes of which two kinds of evidence say different things, and what they say.
         input_sets: On how many sets of inputs file and model were compared; 0 where nothing was run.
     """
 

@@ -12,9 +12,9 @@ A file is of another file (`check_related`, for carry) if what goes in and out f
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -49,7 +49,7 @@ _SAME_CONTENT = 0.25  # tools leave nine in ten as they are; models of one seed 
 _NAMED_ALIKE = 0.1
 _SHAPED_ALIKE = 0.8
 _COMPUTED_ALIKE = 0.1
-_HELD = 0.25
+_CARRIED = 0.25
 
 
 # -- a file and a model -----------------------------------------------------------------------------------
@@ -75,14 +75,13 @@ class Agreement:
     @classmethod
     def of(cls, request: Request) -> Agreement:
         """Run the file and the model once, and compare their outputs."""
-        apart = request.first_run.apart
+        outputs = request.first_run.apart
+        apart = math.inf if outputs is None else outputs
         nodes = [node for _, node in walk_nodes(request.opened.model)]
         quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
         halved = any(v is not None and v.dtype in _HALF for node in nodes for v in (*node.inputs, *node.outputs))
-        if apart is None:
-            return cls(None, proven=False, same=False, near=False)
         return cls(
-            outputs=apart,
+            outputs=outputs,
             proven=request.first_run.distinctive and apart <= (_HALVING if halved or quantized else _ROUNDING),
             same=apart <= (_QUANTIZING if quantized else _HALVING if halved else _ROUNDING),
             near=apart <= (_QUANTIZING if quantized else _HALVING),
@@ -173,6 +172,9 @@ def _mismatch(request: Request, reason: str, agreement: float, unmatched: Sequen
 # -- two files --------------------------------------------------------------------------------------------
 
 
+_Weight: TypeAlias = tuple[str, tuple[int, ...]]
+
+
 class ViewedFile(NamedTuple):
     """A file and its structure."""
 
@@ -198,7 +200,9 @@ def check_related(
         HieronnxError: If nothing speaks for it.
     """
     b = transformed.view
-    if not b.nodes or (by_value is not None and _compute_alike(b, by_value)):
+    computed = {tensor for tensor in by_value or () if b.producers[tensor] is not None}
+    # An output agrees, or many values on the way: a few do in any two models that are fed the same.
+    if not computed.isdisjoint(b.graphs[0].outputs) or len(computed) >= _COMPUTED_ALIKE * len(b.nodes):
         return
     if _are_related(original, transformed, {tensor for tensor in carried if tensor is not None}):
         return
@@ -210,12 +214,6 @@ def check_related(
         f"'{transformed.opened.name}' does not seem to be made of '{original.opened.name}': {reason}; give the file "
         f"that the tool was run on{remedy}"
     )
-
-
-def _compute_alike(b: View, by_value: Collection[int]) -> bool:
-    """Say whether an output agrees, or many values on the way: a few do in any two models that are fed the same."""
-    made = {tensor for tensor in by_value if b.producers[tensor] is not None}
-    return not made.isdisjoint(b.graphs[0].outputs) or len(made) >= _COMPUTED_ALIKE * len(b.nodes)
 
 
 def _are_related(original: ViewedFile, transformed: ViewedFile, carried: set[int]) -> bool:
@@ -233,36 +231,33 @@ def _are_related(original: ViewedFile, transformed: ViewedFile, carried: set[int
     shapes = {shape for _, shape in old}
     if named or not old or not new or sum(shape in shapes for _, shape in new) >= _SHAPED_ALIKE * len(new):
         return True
-    return sum(not carried.isdisjoint(node.outputs) for node in b.nodes) >= _HELD * len(b.nodes)
+    return sum(not carried.isdisjoint(node.outputs) for node in b.nodes) >= _CARRIED * len(b.nodes)
 
 
 def is_renamed(a: View, b: View) -> bool:
     """Say whether hardly a tensor that graph B computes has a name of graph A."""
     names = set(a.names)
-    made = [tensor for tensor, producer in enumerate(b.producers) if producer is not None]
-    return sum(b.names[tensor] in names for tensor in made) < _NAMED_ALIKE * len(made)
+    computed = [tensor for tensor, producer in enumerate(b.producers) if producer is not None]
+    return sum(b.names[tensor] in names for tensor in computed) < _NAMED_ALIKE * len(computed)
 
 
-def _list_weights(view: View) -> list[tuple[str, tuple[int, ...]]]:
+def _list_weights(view: View) -> list[_Weight]:
     """List the names of weights with their sizes in order of size: a transposed weight has them too."""
     types = ((view.names[tensor], view.types[tensor]) for tensor in view.constants)
     shapes = ((name, tuple(sorted(n for n in t.shape if n is not None)) if t is not None else ()) for name, t in types)
     return [(name, shape) for name, shape in shapes if math.prod(shape) >= _FEWEST_ELEMENTS]
 
 
-def _share_named(old: Collection[tuple[str, tuple[int, ...]]], new: Collection[tuple[str, tuple[int, ...]]]) -> float:
-    """Return the share of weights that have the shape and the name of an old one, or begin with its name."""
-    known = set(old)
-    alike = sum(any((beginning, shape) in known for beginning in _beginnings(name)) for name, shape in new)
+def _share_named(old: Sequence[_Weight], new: Sequence[_Weight]) -> float:
+    """Return the share of weights that have the shape and the name of an old one, or begin with its name.
+
+    Tools add to names: `weight_quantized` was `weight`.
+    """
+    old_weights, alike = set(old), 0
+    for name, shape in new:
+        ends = (end for end in range(1, len(name) + 1) if end == len(name) or name[end] in "_/:")
+        alike += any((name[:end], shape) in old_weights for end in ends)
     return alike / len(new) if new else 0.0
-
-
-def _beginnings(name: str) -> Iterable[str]:
-    """Yield a name and what tools may have added to: `weight_quantized` was `weight`."""
-    yield name
-    for position, character in enumerate(name):
-        if character in "_/:" and position:
-            yield name[:position]
 
 
 def _is_interface_alike(a: View, b: View) -> bool:

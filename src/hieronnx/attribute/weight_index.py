@@ -16,7 +16,7 @@ proportional to it, but for an offset.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -66,15 +66,6 @@ def as_numbers(array: Array) -> Array | None:
     return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.itemsize <= 2 else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """A part of an array's elements in their order."""
-
-    number: int
-    start: int
-    length: int
-
-
 class WeightIndex:
     """Named arrays by their first elements, in whole and in parts; and by shape.
 
@@ -88,7 +79,8 @@ class WeightIndex:
         self.arrays: list[Array] = []
         self._numbers: dict[str, int] = {}
         self._whole: dict[tuple[int, bytes], list[int]] = defaultdict(list)
-        self._pieces: dict[bytes, list[_Piece]] = defaultdict(list)
+        self._pieces: dict[bytes, list[tuple[int, int, int]]] = defaultdict(list)
+        """Parts of arrays: the number of the array, where in its elements the part begins, and how long it is."""
         self._shapes: dict[tuple[int, ...], list[int]] = defaultdict(list)
         self._channels: dict[tuple[tuple[int, ...], int, int], Array] = {}
 
@@ -108,59 +100,59 @@ class WeightIndex:
         if is_distinctive(array):
             self._shapes[array.shape].append(number)
             self._channels.clear()
-            for piece in _cut_evenly(number, array):
-                self._pieces[_key(flat[piece.start :])].append(piece)
+            for parts in _PARTS:  # along the first axis, the largest first
+                length = array.size // parts
+                if array.shape[0] % parts == 0 and length >= FEW:
+                    for start in range(0, array.size, length):
+                        self._pieces[_key(flat[start:])].append((number, start, length))
 
-    def find_named(self, name: str, array: Array) -> int | None:
-        """Return the number of the array of this name, if it has these values too."""
+    def find_named(self, name: str, array: Array, present: Collection[str]) -> HeldParameter | None:
+        """Return what an array holds that has the name of a known one, if it has its values too.
+
+        Of known ones with equal contents there may be one array for all: then it is all those whose names are not
+        present.
+        """
         number = self._numbers.get(name)
-        return number if number is not None and self._is(number, array.ravel()) else None
+        if number is None or not _same(array.ravel(), self.arrays[number].ravel()):
+            return None
+        return HeldParameter((name, *(other for other in self.names[number] if other not in present)), "name")
 
     def find(self, array: Array) -> HeldParameter | None:
         """Find what an array holds by its values."""
         distinctive = is_distinctive(array)
         for turned, how in ((array, "value"), (array.T, "transposed")) if array.dtype.kind == "f" else ():
             flat = turned.ravel()
-            number = next((n for n in self._whole.get((array.size, _key(flat)), ()) if self._is(n, flat)), None)
-            if number is not None and array.size >= FEW:
-                return HeldParameter(self.names[number], how)
-            if distinctive and (joined := self._join(flat)):
-                numbers = dict.fromkeys(piece.number for piece in joined)
-                return HeldParameter(tuple(name for n in numbers for name in self.names[n]), "fused")
+            for number in self._whole.get((array.size, _key(flat)), ()) if array.size >= FEW else ():
+                if _same(flat, self.arrays[number].ravel()):
+                    return HeldParameter(self.names[number], how)
+            if distinctive and (joined := self._find_joined(flat)):
+                return HeldParameter(tuple(name for n in dict.fromkeys(joined) for name in self.names[n]), "fused")
             if array.ndim != 2:
                 break
         return self._find_scaled(array)
 
-    def _is(self, number: int, flat: Array) -> bool:
-        return _same(flat, self.arrays[number].ravel())
-
-    def _join(self, flat: Array) -> list[_Piece]:
-        """Cut an array into pieces of known ones; none if it cannot be cut."""
-        pieces: list[_Piece] = []
-        offset = 0
-        while offset < flat.size:
-            piece = next((p for p in self._pieces.get(_key(flat[offset:]), ()) if self._fits(p, flat, offset)), None)
-            if piece is None:
+    def _find_joined(self, flat: Array) -> list[int]:
+        """Cut an array into pieces of known ones, and return these; none if it cannot be cut."""
+        numbers: list[int] = []
+        while flat.size:
+            for number, start, length in self._pieces.get(_key(flat), ()):
+                if _same(flat[:length], self.arrays[number].ravel()[start : start + length]):
+                    numbers.append(number)
+                    flat = flat[length:]
+                    break
+            else:
                 return []
-            pieces.append(piece)
-            offset += piece.length
-        return pieces
-
-    def _fits(self, piece: _Piece, flat: Array, offset: int) -> bool:
-        part = self.arrays[piece.number].ravel()[piece.start : piece.start + piece.length]
-        return _same(flat[offset : offset + piece.length], part)
+        return numbers
 
     # -- scaled channel by channel
 
     def _find_scaled(self, array: Array) -> HeldParameter | None:
         """Find the array to which another is proportional in several of its channels."""
-        if array.ndim < 2:
-            return None
-        for turned in (array, array.T) if array.ndim == 2 else (array,):
-            for axis in range(2 if array.ndim == 2 else 1):
-                number = self._find_proportional(turned, axis)
-                if number is not None:
-                    return HeldParameter(self.names[number], "scaled")
+        ways = ((array, 0), (array, 1), (array.T, 0), (array.T, 1)) if array.ndim == 2 else ((array, 0),)
+        for turned, axis in ways if array.ndim >= 2 else ():
+            number = self._find_proportional(turned, axis)
+            if number is not None:
+                return HeldParameter(self.names[number], "scaled")
         return None
 
     def would_find_rounded(self, array: Array) -> bool:
@@ -174,7 +166,9 @@ class WeightIndex:
         if not 0 < len(self._shapes.get(array.shape, ())) <= _CROWD:
             return []
         count = array.shape[axis]
-        chosen = [p for p in range(0, count, max(1, count // _CHANNELS)) if _is_fine(np.take(array, p, axis))]
+        chosen = list(range(0, count, max(1, count // _CHANNELS)))
+        if _is_rounded(array):  # in few steps of 8 bits too much is lost
+            chosen = [p for p in chosen if np.ptp(np.take(array, p, axis).astype(np.int16)) >= _STEPS]
         # A line of three numbers is proportional to any other now and then, but not several of them at once.
         free = array.size // count - 2
         return chosen if free >= 1 and free * len(chosen) >= _LEAST_FREE else []
@@ -186,17 +180,12 @@ class WeightIndex:
         alike = self._shapes[array.shape]
         score = np.ones(len(alike))
         for position in positions:
-            channels = self._take_channels(array.shape, axis, position)
-            score = np.minimum(score, np.abs(channels @ _channel(array, axis, position)))
+            key = (array.shape, axis, position)
+            if key not in self._channels:
+                self._channels[key] = np.stack([_channel(self.arrays[n], axis, position) for n in alike])
+            score = np.minimum(score, np.abs(self._channels[key] @ _channel(array, axis, position)))
         best = int(np.argmax(score))
         return alike[best] if score[best] > (_ALIKE_ROUNDED if _is_rounded(array) else _ALIKE) else None
-
-    def _take_channels(self, shape: tuple[int, ...], axis: int, position: int) -> Array:
-        key = (shape, axis, position)
-        if key not in self._channels:
-            arrays = [self.arrays[number] for number in self._shapes[shape]]
-            self._channels[key] = np.stack([_channel(array, axis, position) for array in arrays])
-        return self._channels[key]
 
 
 def _same(ours: Array, theirs: Array) -> bool:
@@ -218,21 +207,8 @@ def _key(flat: Array) -> bytes:
         return np.where(np.abs(first) < 1e-6, 0, first).astype(np.float16).tobytes()
 
 
-def _cut_evenly(number: int, array: Array) -> Iterator[_Piece]:
-    """Cut an array into equal parts along its first axis, the largest first."""
-    for parts in _PARTS:
-        length = array.size // parts
-        if array.shape[0] % parts == 0 and length >= FEW:
-            yield from (_Piece(number, part * length, length) for part in range(parts))
-
-
 def _is_rounded(array: Array) -> bool:
     return array.dtype.kind in "iu" and array.dtype.itemsize == 1
-
-
-def _is_fine(line: Array) -> bool:
-    """Say whether a channel is as it was but for its scale: in few steps of 8 bits too much was lost."""
-    return not _is_rounded(line) or int(line.max()) - int(line.min()) >= _STEPS
 
 
 def _channel(array: Array, axis: int, position: int) -> Array:

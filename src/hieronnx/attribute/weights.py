@@ -110,16 +110,17 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
         array = as_numbers(contents.read(tensor))
         if array is None or array.size < 2:
             continue
-        holding = _find_named(view.names[tensor], array, parameters, present) or parameters.find(array)
+        holding = parameters.find_named(view.names[tensor], array, present) or parameters.find(array)
         if holding is not None:
             held[tensor] = holding
         elif array.ndim > 1 and (is_distinctive(array) or parameters.would_find_rounded(array)):
             unknown.append(tensor)
+    large = (tensor for tensor in contents.tensors.values() if tensor.size >= _MANY and len(tensor.shape) > 1)
     return Weights(
         held=held,
         agreement=_measure_agreement(contents, held, unknown, parameters),
         unknown=tuple(unknown),
-        rounded=any(_is_rounded(tensor) for tensor in contents.tensors.values()),
+        rounded=any(tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 for tensor in large),
         unmatched=_find_unmatched(held.values(), parameters, table),
     )
 
@@ -128,14 +129,13 @@ def _index_parameters(model: nn.Module) -> WeightIndex:
     """Index the parameters and buffers of a model: those with equal contents are one, under all their names."""
     names: dict[bytes, list[str]] = defaultdict(list)
     arrays: dict[bytes, Array] = {}
-    for source in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in source:
-            array = _to_array(tensor)
-            if array is not None:
-                digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
-                digest.update(np.ascontiguousarray(array).data)
-                names[digest.digest()].append(name)
-                arrays.setdefault(digest.digest(), array)
+    parameters, buffers = model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)
+    for name, tensor in (*parameters, *buffers):
+        if (array := _to_array(tensor)) is not None:
+            digest = hashlib.blake2b(f"{array.dtype}{array.shape}".encode(), digest_size=16)
+            digest.update(np.ascontiguousarray(array).data)
+            names[digest.digest()].append(name)
+            arrays.setdefault(digest.digest(), array)
     index = WeightIndex()
     for key, array in arrays.items():
         index.add(tuple(names[key]), array)
@@ -151,30 +151,13 @@ def _to_array(tensor: Tensor) -> Array | None:
     return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
 
 
-def _find_named(name: str, array: Array, parameters: WeightIndex, present: Collection[str]) -> HeldParameter | None:
-    """Return what a constant holds that has the name of a parameter, if it has its values too.
-
-    Of parameters with equal contents a file may have one for all: then it is all those of which the file has none.
-    """
-    number = parameters.find_named(name, array)
-    if number is None:
-        return None
-    return HeldParameter((name, *(other for other in parameters.names[number] if other not in present)), "name")
-
-
-def _is_rounded(tensor: ir.TensorProtocol) -> bool:
-    return tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 and tensor.size >= _MANY and len(tensor.shape) > 1
-
-
 def _find_unmatched(held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable) -> tuple[CallId, ...]:
     """Return the modules with parameters of which the file has none."""
     in_file = {name for holding in held for name in holding.parameters}
-    owners: dict[str, bool] = {}
-    for names, array in zip(parameters.names, parameters.arrays, strict=True):
-        for name in names if is_distinctive(array) else ():
-            module = table.callable_at[name.rpartition(".")[0]]
-            owners[module] = owners.get(module, False) or name in in_file
-    return tuple(CallId(module, 0) for module in table.parents if not owners.get(module, True))
+    pairs = zip(parameters.names, parameters.arrays, strict=True)
+    distinctive = [name for names, array in pairs if is_distinctive(array) for name in names]
+    unmatched = set(table.owners(distinctive)).difference(table.owners(n for n in distinctive if n in in_file))
+    return tuple(CallId(module, 0) for module in table.parents if module in unmatched)
 
 
 def _measure_agreement(
@@ -195,17 +178,12 @@ def _measure_agreement(
 
 @dataclass(frozen=True, slots=True)
 class SharedWeights:
-    """How many weights of a file could be compared with some of another, and how many of them hold the same.
-
-    Attributes:
-        compared: How many were compared.
-        agreeing: How many of them hold the same.
-        quantized: Whether only the transformed file has integers for weights: what is float may be new then.
-    """
+    """How many weights of a file could be compared with some of another, and how many of them hold the same."""
 
     compared: int
     agreeing: int
     quantized: bool
+    """Whether only the transformed file has integers for weights: what is float may be new then."""
 
 
 def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: View) -> SharedWeights:
@@ -220,9 +198,10 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
     index = WeightIndex()
     agreeing = compared = 0
     for tensor in new.choose(old):
-        array, alike = new.read(tensor), old.by_size[new.sizes[tensor]]
+        array = new.read(tensor)
         if array is None or not np.ptp(array) > 0:
             continue
+        alike = old.by_size[array.size]
         named = [t for t in alike if a.names[t] == b.names[tensor]]
         for candidate in (*named, *alike[:_MOST_CANDIDATES]):
             if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
@@ -240,9 +219,8 @@ class _FileWeights:
 
     def __init__(self, opened: OpenedModel, view: View) -> None:
         self._contents = Contents.of(opened, view)
-        self.sizes: dict[int, int] = {}
-        """How many elements each has that can be compared."""
         self.by_size: dict[int, list[int]] = defaultdict(list)
+        """Those that can be compared, by how many elements they have."""
         self.has_bytes = False
         """Whether there are some with elements of 8 bits or less."""
         for tensor in view.constants:
@@ -250,14 +228,14 @@ class _FileWeights:
             if weight is None or weight.size < FEW:
                 continue
             if weight.dtype in _FLOATS and weight.size <= _MOST_ELEMENTS:
-                self.sizes[tensor] = weight.size
                 self.by_size[weight.size].append(tensor)
             self.has_bytes |= weight.dtype not in _NO_NUMBERS and weight.dtype.bitwidth <= 8
 
     def choose(self, others: _FileWeights) -> Sequence[int]:
         """Choose the weights to look at: those of a size that few others have first, of these the smallest."""
-        sizes = others.by_size
-        chosen = ((len(sizes[size]), size, tensor) for tensor, size in self.sizes.items() if size in sizes)
+        counts = {size: len(tensors) for size, tensors in others.by_size.items()}
+        sizes = (size for size in self.by_size if size in counts)
+        chosen = ((counts[size], size, tensor) for size in sizes for tensor in self.by_size[size])
         return [tensor for _, _, tensor in nsmallest(_MOST_READ, chosen)]
 
     def read(self, tensor: int) -> Array | None:

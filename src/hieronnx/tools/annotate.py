@@ -20,8 +20,7 @@ from hieronnx.tools.results import WritingResult
 if TYPE_CHECKING:
     from torch import nn
 
-    from hieronnx.attribute.file import AttributedFile, Disagreement
-    from hieronnx.attribute.request import Request
+    from hieronnx.attribute.file import Disagreement
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +102,21 @@ def annotate(
     """
     report = progress or (lambda _stage: None)
     policy = _check(model, reference, output, strategy, torch_nn)
+    from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
+    from hieronnx.attribute.same_model import check_same_model, check_same_values, check_same_weights
 
     report("reading the file")
     opened = open_model(model)
     report(f"attributing by {strategy}")
     given = args if isinstance(args, tuple) else (args,)
-    attributed, outputs = _attribute(Request(opened, reference, given, dict(kwargs or {})), strategy, policy)
+    request = Request(opened, reference, given, dict(kwargs or {}))
+    agreement = check_same_model(request) if strategy == "htp" else None
+    if agreement is None:
+        check_same_weights(request)
+    attributed = attribute_file(request, strategy=strategy, policy=policy)
+    if agreement is not None:
+        check_same_values(request, agreement, attributed.projected)
     hierarchy, path, beside = attributed.hierarchy, None, None
     if output is not None:
         report("writing")
@@ -124,7 +131,7 @@ def annotate(
         strategy=strategy,
         hierarchy=hierarchy,
         agreement=attributed.projected.agreement,
-        outputs=outputs,
+        outputs=None if agreement is None else agreement.outputs,
         unmatched=attributed.projected.unmatched,
         contradictions=attributed.contradictions,
         input_sets=attributed.projected.input_sets,
@@ -153,17 +160,3 @@ def _check(
         in_place = isinstance(model, str | os.PathLike) and path.exists() and path.samefile(model)
         check_output(path, () if in_place else list_own_files(model))
     return policy
-
-
-def _attribute(request: Request, strategy: str, policy: TagPolicy) -> tuple[AttributedFile, float | None]:
-    """Attribute the nodes of a file that is of the model for sure; return how far outputs are apart, too."""
-    from hieronnx.attribute.file import attribute_file
-    from hieronnx.attribute.same_model import check_same_model, check_same_values, check_same_weights
-
-    if strategy == "usage_based":
-        check_same_weights(request)
-        return attribute_file(request, strategy=strategy, policy=policy), None
-    agreement = check_same_model(request)
-    attributed = attribute_file(request, strategy=strategy, policy=policy)
-    check_same_values(request, agreement, attributed.projected)
-    return attributed, agreement.outputs

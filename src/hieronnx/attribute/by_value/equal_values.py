@@ -1,12 +1,14 @@
 """Equal values: those of the eager run put into classes, and for each tensor of the file the class that it is of.
 
 A class takes no account of the order of the values: a view, a transpose and a copy are of the class of what they show.
-Within a class `Layouts` tells orders and shapes apart, and `Origins` who computed the values from who only moved them:
+Within a class fingerprints tell orders and shapes apart, and `Origins` who computed the values from who moved them:
 
     eager op, by call                  class     ONNX tensor
     aten.addmm    in encoder.dense     0         h  = Gemm (x, w, b)
     aten.view     in encoder           0         v  = Reshape (h, s)       moved from h: same class, another layout
     aten.tanh     in encoder           1         y  = Tanh (v)
+
+`Projection` is what is known of the two together: the file, the run, their equal values, and what was matched so far.
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
-from hieronnx.attribute.by_value.trace import Prints, Trace
+from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import CallTree
+from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distance
 
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
@@ -23,6 +29,7 @@ _SAME = 3e-6
 _STEPS = (2e-4, 1e-2, 5e-2)
 # A wider tolerance must bring that much, or the file is in the precision of the run. If its outputs are, so is all.
 _ENOUGH, _GAIN = 0.9, 0.1
+_REGION = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +56,7 @@ class Classes:
         return self.tolerance > _STEPS[0]
 
 
-def classify(
-    trace: Trace, tensors: Mapping[int, Sequence[Prints]], computed: Iterable[int], outputs: Collection[int]
-) -> Classes:
+def classify(trace: Trace, tensors: FilePrints, computed: Iterable[int], outputs: Collection[int]) -> Classes:
     """Put the values of a run into classes, and find those of the file's tensors.
 
     Args:
@@ -127,49 +132,6 @@ def _distance_in_order(a: Prints, b: Prints) -> float:
 # -- within a class ---------------------------------------------------------------------------------------
 
 
-class Layouts:
-    """Compares orders and shapes of the run's values and of the file's tensors: a transpose, a reshape, or a copy."""
-
-    def __init__(self, values: Mapping[int, Prints], tensors: Mapping[int, Sequence[Prints]], tolerance: float) -> None:
-        self._values, self._tensors, self._tolerance = values, tensors, tolerance
-
-    def seen(self, tensor: int) -> bool:
-        """Say whether the values of a tensor of the file were seen."""
-        return tensor in self._tensors
-
-    def kind(self, tensor: int) -> str:
-        """Return what numbers a tensor of the file holds."""
-        return self._tensors[tensor][0][0].kind if tensor in self._tensors else ""
-
-    def size(self, tensor: int) -> int:
-        """Return how many numbers a tensor of the file has that was seen."""
-        return self._tensors[tensor][0][0].size
-
-    def same_order(self, value: int, tensor: int) -> bool:
-        """Say whether a value and a tensor have their numbers in the same order, whatever their shapes."""
-        return tensor in self._tensors and self._near(self._values[value], self._tensors[tensor][0])
-
-    def same(self, value: int, tensor: int) -> bool:
-        """Say whether a value and a tensor have the same order and shape."""
-        return tensor in self._tensors and self._equal(self._values[value], self._tensors[tensor][0])
-
-    def same_values(self, value: int, other: int) -> bool:
-        """Say whether two values of the run have the same order and shape."""
-        return self._equal(self._values[value], self._values[other])
-
-    def same_tensors(self, tensor: int, other: int) -> bool:
-        """Say whether two tensors of the file have the same order and shape."""
-        if tensor not in self._tensors or other not in self._tensors:
-            return False
-        return self._equal(self._tensors[tensor][0], self._tensors[other][0])
-
-    def _equal(self, a: Prints, b: Prints) -> bool:
-        return a[0].shape == b[0].shape and self._near(a, b)
-
-    def _near(self, a: Prints, b: Prints) -> bool:
-        return _distance_in_order(a, b) <= self._tolerance
-
-
 class Origins:
     """The values of a run: which were computed, and which are only others moved, by views and copies.
 
@@ -188,15 +150,15 @@ class Origins:
             reads = [value for value in op.reads if value in of_value]
             by_class = {of_value[value]: value for value in reversed(reads)}
             for value in op.gives:
-                made = of_value.get(value)
-                if made is None:
+                value_class = of_value.get(value)
+                if value_class is None:
                     continue
-                if made in by_class and classes.distinctive[made]:
-                    self.above[value] = by_class[made]
+                if value_class in by_class and classes.distinctive[value_class]:
+                    self.above[value] = by_class[value_class]
                 else:
-                    self.makers[made].append(value)
+                    self.makers[value_class].append(value)
                     for source in reads:
-                        self.reads[of_value[source], made].append(source)
+                        self.reads[of_value[source], value_class].append(source)
 
     def chain(self, value: int) -> Iterator[int]:
         """Yield a value and those that it shows, the nearest first."""
@@ -205,13 +167,141 @@ class Origins:
             value = self.above[value]
             yield value
 
-    def chains_to(self, made: int, wanted: frozenset[int]) -> set[int]:
+    def chains_to(self, value_class: int, wanted: frozenset[int]) -> set[int]:
         """Return the values of a class from which values of other classes were computed, and all that those show."""
         chains: set[int] = set()
-        for other in wanted:
-            for value in self.reads.get((made, other), ()):
-                for shown in self.chain(value):
-                    if shown in chains:
-                        break
-                    chains.add(shown)
+        for value in (v for other in wanted for v in self.reads.get((value_class, other), ())):
+            chains.update(takewhile(lambda shown: shown not in chains, self.chain(value)))
         return chains
+
+
+# -- the file and the run seen together -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The operations whose work a node does, and how that is known."""
+
+    ops: tuple[int, ...]
+    evidence: str
+    rule: str = ""
+    merged: bool = False
+    """Whether each of the operations does the same, so that the scope is that of the first."""
+    options: tuple[int, ...] = ()
+    """All operations that made these values, where nothing in the values says which of them it is, or if it is all."""
+
+
+class Projection:
+    """A file and a run of its model, seen together.
+
+    Attributes:
+        varying: The tensors of the file that depend on its inputs.
+        seen: The fingerprints of the tensors of the file whose values were seen, where several the first.
+        matches: For each node of the file what it was matched with.
+        above: For a tensor that a node only moved the tensor that it moved.
+        computed: For each class the tensors of the file that are computed, in order.
+        tensors_by_class: For each distinctive class the tensors of the file that are of it.
+        present: The distinctive classes that the file has.
+        below: For each tensor the classes of what is computed from it, through nodes that only move it.
+        done: The operations of which a match says for sure that some node does them; values with too little information
+            to be among those that are present may be matched, too.
+    """
+
+    def __init__(self, view: View, trace: Trace, classes: Classes, prints: FilePrints, varying: frozenset[int]) -> None:
+        self.view, self.trace, self.classes, self.varying = view, trace, classes, varying
+        self.origins = Origins(trace, classes)
+        self.seen = {tensor: values[0] for tensor, values in prints.items()}
+        self.matches: list[Match | None] = [None] * len(view.nodes)
+        self.done: set[int] = set()
+        self.above: dict[int, int] = {}
+        self.computed: dict[int, list[int]] = defaultdict(list)
+        self.tensors_by_class: dict[int, list[int]] = defaultdict(list)
+        self.present: set[int] = set()
+        for tensor, numbers in classes.of_tensor.items():
+            self.present.update(number for number in numbers if number is not None and classes.distinctive[number])
+            if (number := self.distinctive_class(tensor)) is not None:
+                self.tensors_by_class[number].append(tensor)
+        self._find_moved()
+        self.below = self._find_below()
+
+    def class_of(self, tensor: int) -> int | None:
+        """Return the class of a tensor that has one value."""
+        classes = self.classes.of_tensor.get(tensor)
+        return classes[0] if classes and len(classes) == 1 else None
+
+    def distinctive_class(self, tensor: int) -> int | None:
+        """Return the class of a tensor, if equality to its values says something."""
+        value_class = self.class_of(tensor)
+        return value_class if value_class is not None and self.classes.distinctive[value_class] else None
+
+    def readers(self, node: int) -> Iterator[int]:
+        """Yield the nodes that read what a node makes."""
+        return (reader for tensor in self.view.nodes[node].makes for reader in self.view.consumers[tensor])
+
+    def scopes(self, ops: Iterable[int]) -> tuple[CallId, ...]:
+        """Return the calls that some operations ran in, each once."""
+        return tuple(dict.fromkeys(self.trace.ops[op].scope for op in ops))
+
+    def producers(self, values: Iterable[int]) -> tuple[int, ...]:
+        """Return the operations that made some values, each once."""
+        producers = self.trace.producers
+        return tuple(dict.fromkeys(producers[value] for value in values if value in producers))
+
+    def same_order(self, a: Prints, b: Prints) -> bool:
+        """Say whether two have their numbers in the same order, whatever their shapes."""
+        return _distance_in_order(a, b) <= self.classes.tolerance
+
+    def same(self, a: Prints, b: Prints) -> bool:
+        """Say whether two have the same order and shape: one is a copy of the other, no transpose or reshape."""
+        return a[0].shape == b[0].shape and self.same_order(a, b)
+
+    def region(self, ops: Iterable[int]) -> list[int]:
+        """Return some operations and those behind them that make what the file does not have, and no other node does.
+
+        What does not depend on the inputs is not followed.
+        """
+        region = dict.fromkeys(ops)
+        pending = list(region)
+        while pending and len(region) < _REGION:
+            for value in self.trace.ops[pending.pop()].reads:
+                producer = self.trace.producers.get(value)
+                if producer is None or producer in region or producer in self.done:
+                    continue
+                in_file = self.classes.of_value.get(value) in self.present
+                if not in_file and value in self.trace.varying:
+                    region[producer] = None
+                    pending.append(producer)
+        return sorted(region)
+
+    def attribute(self, match: Match, tree: CallTree) -> Attribution:
+        """Return what a match says of its node."""
+        evidence = "near" if self.classes.near and match.evidence == "value" else match.evidence
+        if match.merged:
+            scopes = self.scopes(match.ops)
+            return Attribution(scopes[0], scopes, evidence, match.rule)
+        # What the run does on the way to these values, and the file nowhere else, the node does.
+        scopes = self.scopes(match.ops if match.rule else self.region(match.ops))
+        return Attribution(tree.lowest_above(scopes), scopes, evidence, match.rule)
+
+    def _find_moved(self) -> None:
+        for node in self.view.nodes:
+            read = {c: t for t in reversed(node.reads_values) if (c := self.distinctive_class(t)) is not None}
+            for tensor in node.makes:
+                value_class = self.class_of(tensor)
+                if value_class in read and not node.bodies:
+                    self.above[tensor] = read[value_class]
+                elif value_class is not None:
+                    self.computed[value_class].append(tensor)
+
+    def _find_below(self) -> dict[int, frozenset[int]]:
+        below: dict[int, frozenset[int]] = {}
+        for node in reversed(self.view.nodes):
+            for tensor in node.makes:
+                classes: set[int] = set()
+                for output in (t for reader in self.view.consumers[tensor] for t in self.view.nodes[reader].makes):
+                    if self.above.get(output) == tensor:
+                        classes |= below.get(output, frozenset())
+                    elif (other := self.distinctive_class(output)) is not None:
+                        classes.add(other)
+                below[tensor] = frozenset(classes)
+        return below

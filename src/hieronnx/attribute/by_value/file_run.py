@@ -6,8 +6,9 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice, product
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,11 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
-from hieronnx.attribute.by_value.trace import InputSet, Prints, array_of
-from hieronnx.attribute.request import Request
+from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, array_of
 from hieronnx.attribute.weight_index import is_distinctive
 from hieronnx.capture.untouched import untouched
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, open_runner
@@ -33,6 +34,8 @@ _SAME = 1e-3
 Arguments: TypeAlias = Sequence[tuple[str, Array]]
 Feed: TypeAlias = Callable[[Arguments], dict[str, Array]]
 """A way to give the arguments of the model to the file."""
+_Taken: TypeAlias = defaultdict[int, list[Fingerprint]]
+"""The fingerprints of tensors, by their numbers in a view."""
 
 
 # -- outputs ----------------------------------------------------------------------------------------------
@@ -54,26 +57,26 @@ class FirstRun:
     distinctive: bool = False
 
 
-def run_both(request: Request) -> FirstRun:
+def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FirstRun:
     """Run the model, and the file with the inputs in the places where they fit best.
 
     Raises:
         InputError: If the model cannot be run on these inputs.
         HieronnxError: If the file cannot, or the inputs do not fit it.
     """
-    outputs = _run_model(request)
-    arguments = name_arguments(request.model, request.args, request.kwargs)
-    with open_runner(request.opened) as runner:
-        ways = list_choices(runner.inputs, arguments, request.opened.name)
+    outputs = _run_model(model, args, kwargs)
+    arguments = name_arguments(model, args, kwargs)
+    with open_runner(opened) as runner:
+        ways = list_choices(runner.inputs, arguments, opened.name)
         best = FirstRun(ways[0])
         for way in ways:
             try:
-                made = runner.run(way(arguments)).values()
+                file_outputs = runner.run(way(arguments)).values()
             except HieronnxError:  # of several ways to feed a file most are wrong
                 if len(ways) == 1:
                     raise
                 continue
-            run = FirstRun(way, *_compare(made, outputs))
+            run = FirstRun(way, *_compare(file_outputs, outputs))
             if run.apart is not None and (best.apart is None or run.apart < best.apart):
                 best = run
             if best.apart is not None and best.apart <= _SAME:
@@ -81,11 +84,10 @@ def run_both(request: Request) -> FirstRun:
     return best
 
 
-def _run_model(request: Request) -> list[Array]:
-    """Run the model and return its outputs."""
+def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
     try:
-        with untouched(request.model, request.args, request.kwargs) as (args, kwargs):
-            outputs = request.model(*args, **kwargs)
+        with untouched(model, args, kwargs) as (args, kwargs):
+            outputs = model(*args, **kwargs)
     except Exception as error:
         lines = str(error).strip().splitlines() or ["no message"]
         raise InputError(
@@ -96,10 +98,10 @@ def _run_model(request: Request) -> list[Array]:
     return [array_of(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()]
 
 
-def _compare(made: Iterable[object], outputs: Sequence[Array]) -> tuple[float | None, bool]:
+def _compare(file_outputs: Iterable[object], outputs: Sequence[Array]) -> tuple[float | None, bool]:
     """Compare each output of the file with those of the model that have its size."""
     apart, distinctive = [], False
-    for array in made:
+    for array in file_outputs:
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and array.size:
             alike = [other for other in outputs if other.size == array.size and other.dtype.kind in "biuf"]
             if alike:
@@ -118,59 +120,39 @@ def _distance(ours: Array, theirs: Array) -> float:
 # -- inner tensors ----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class FileRun:
-    """The values of the file's tensors, by their numbers in its view: several where a body or function ran again."""
-
-    prints: dict[int, list[Prints]] = field(default_factory=dict)
-    sets: int = 1
-    """On how many sets of inputs the file ran."""
-
-    def on_first(self) -> FileRun:
-        """Return what was seen on the first set of inputs alone."""
-        return FileRun({t: [one[:1] for one in values] for t, values in self.prints.items()})
+def _record(view: View, taken: _Taken, graph: str, name: str, array: Array) -> None:
+    number = view.find_tensor(graph, name)
+    if number is not None and array.dtype.kind in "biufc" and array.size:
+        taken[number].append(take_fingerprint(array))
 
 
-class _Recorder:
-    """Takes the fingerprints of tensors, by their numbers in a view."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self.taken: dict[int, list[Fingerprint]] = defaultdict(list)
-
-    def __call__(self, graph: str, name: str, array: Array) -> None:
-        number = self._view.find_tensor(graph, name)
-        if number is not None and array.dtype.kind in "biufc" and array.size:
-            self.taken[number].append(take_fingerprint(array))
-
-
-def record_file(request: Request, feed: Feed, sets: Sequence[InputSet]) -> FileRun:
+def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FilePrints:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
     """
-    view = request.view
-    runs: list[dict[int, list[Fingerprint]]] = []
-    initializers = _Recorder(view)
-    with open_runner(request.opened) as runner:
+    runs: list[_Taken] = []
+    initializers: _Taken = defaultdict(list)
+    with open_runner(opened) as runner:
         for inputs in sets:
-            record, feeds = _Recorder(view), feed(name_arguments(request.model, *inputs))
+            taken: _Taken = defaultdict(list)
+            feeds = feed(name_arguments(model, *inputs))
             try:
-                runner.run_exposed(feeds, record)
+                runner.run_exposed(feeds, partial(_record, view, taken))
             except HieronnxError:
                 if not runs:
                     raise
                 break
             for name, array in feeds.items():
-                record("", name, array)
-            runs.append(record.taken)
-        runner.read_initializers(initializers)
-    prints = {tensor: [(taken[0],) * len(runs)] for tensor, taken in initializers.taken.items()}
+                _record(view, taken, "", name, array)
+            runs.append(taken)
+        runner.read_initializers(partial(_record, view, initializers))
+    prints: dict[int, list[Prints]] = {t: [(prints[0],) * len(runs)] for t, prints in initializers.items()}
     for tensor, first in runs[0].items():
         others = [run.get(tensor, []) for run in runs[1:]]
         if all(len(other) == len(first) for other in others):
             prints[tensor] = list(zip(first, *others, strict=True))
-    return FileRun(prints, len(runs))
+    return prints
 
 
 # -- inputs -----------------------------------------------------------------------------------------------
@@ -197,33 +179,30 @@ def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -
     Raises:
         HieronnxError: If there is none.
     """
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for wanted in inputs:
         for position, (argument, array) in enumerate(arguments):
-            if argument == wanted.name and position not in places.values() and _fits(wanted, array):
-                places[wanted.name] = position
+            if argument == wanted.name and position not in positions.values() and _fits(wanted, array):
+                positions[wanted.name] = position
                 break
-    left = [position for position in range(len(arguments)) if position not in places.values()]
-    unnamed = [wanted for wanted in inputs if wanted.name not in places]
-    ways = [places | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
+    left = [position for position in range(len(arguments)) if position not in positions.values()]
+    unnamed = [wanted for wanted in inputs if wanted.name not in positions]
+    ways = [positions | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
     if not ways:
         missing = ", ".join(f"'{wanted.name}'" for wanted in unnamed)
         raise HieronnxError(
             f"the inputs given do not fit those of '{name}': nothing fits {missing}; give inputs of its types and sizes"
         )
-    return [_feeder(inputs, way) for way in ways]
+    return [partial(_feed, inputs, way) for way in ways]
 
 
 def _fit(unnamed: Sequence[FileInput], left: Sequence[int], arguments: Arguments) -> Iterator[dict[str, int]]:
     """Yield the arguments that inputs may take, with those in order first; few inputs may be in any other order."""
     fitting = [[position for position in left if _fits(wanted, arguments[position][1])] for wanted in unnamed]
-    names = [wanted.name for wanted in unnamed]
-    for chosen in _choose_in_order(fitting):
-        yield dict(zip(names, chosen, strict=True))
-    if 1 < len(unnamed) <= _FEW:
-        for chosen in product(*fitting):
-            if len(set(chosen)) == len(chosen) and list(chosen) != sorted(chosen):
-                yield dict(zip(names, chosen, strict=True))
+    others = product(*fitting) if 1 < len(unnamed) <= _FEW else ()
+    disordered = (way for way in others if len(set(way)) == len(way) and list(way) != sorted(way))
+    for way in chain(_choose_in_order(fitting), disordered):
+        yield dict(zip((wanted.name for wanted in unnamed), way, strict=True))
 
 
 def _choose_in_order(fitting: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
@@ -254,8 +233,5 @@ def _fits(wanted: FileInput, array: Array) -> bool:
     return len(wanted.shape) == array.ndim and all(size in (None, actual) for size, actual in sizes)
 
 
-def _feeder(inputs: Sequence[FileInput], places: Mapping[str, int]) -> Feed:
-    def feed(arguments: Arguments) -> dict[str, Array]:
-        return {i.name: arguments[places[i.name]][1].astype(i.dtype, copy=False) for i in inputs}
-
-    return feed
+def _feed(inputs: Sequence[FileInput], positions: Mapping[str, int], arguments: Arguments) -> dict[str, Array]:
+    return {i.name: arguments[positions[i.name]][1].astype(i.dtype, copy=False) for i in inputs}

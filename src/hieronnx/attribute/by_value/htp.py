@@ -7,21 +7,19 @@ tell, parameters do, and then names.
     trace          the eager run: operations by call, fingerprints of their values
     file_run       the file's run: fingerprints of its tensors
     equal_values   which of them are equal
-    matching       nodes matched with the operations that made their values
-    filling        nodes between matches
+    matching       nodes matched with the operations that made their values, then those between matches
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from hieronnx.attribute.by_value.equal_values import Classes, classify
-from hieronnx.attribute.by_value.file_run import FileRun, record_file
-from hieronnx.attribute.by_value.filling import Filler
-from hieronnx.attribute.by_value.matching import Matcher
-from hieronnx.attribute.by_value.projection import Projection
-from hieronnx.attribute.by_value.trace import Trace, trace_runs, vary
+from hieronnx.attribute.by_value.equal_values import Classes, Projection, classify
+from hieronnx.attribute.by_value.file_run import record_file
+from hieronnx.attribute.by_value.matching import Filler, Matcher
+from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
 from hieronnx.capture.modules import parameter_names
@@ -44,16 +42,14 @@ def attribute_htp(request: Request) -> Projected:
     trace = trace_runs(request.model, sets)
     computed = (t for t, producer in enumerate(view.producers) if producer is not None)
     varying = frozenset(t for t in computed if not view.flow.constant[t])
-    trace, run, classes = _compare(trace, record_file(request, feed, sets[: trace.sets]), view, varying)
+    prints = record_file(request.opened, view, request.model, feed, sets[: trace.sets])
+    trace, prints, classes = _compare(trace, prints, view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
-    projection = Projection(view, trace, classes, run.prints, varying)
+    projection = Projection(view, trace, classes, prints, varying)
     Matcher(projection).run()
     Filler(projection).run()
-    nodes = projection.attribute(tree)
-    contradictions = (
-        *_add_parameters(request, nodes, projection, tree),
-        *_add_names(view, nodes, trace, tree),
-    )
+    nodes = [None if match is None else projection.attribute(match, tree) for match in projection.matches]
+    contradictions = (*_add_parameters(request, nodes, projection, tree), *_add_names(view, nodes, trace, tree))
     return Projected(
         sites=trace.sites,
         nodes=nodes,
@@ -67,21 +63,24 @@ def attribute_htp(request: Request) -> Projected:
     )
 
 
-def _compare(trace: Trace, run: FileRun, view: View, varying: frozenset[int]) -> tuple[Trace, FileRun, Classes]:
+def _compare(
+    trace: Trace, prints: FilePrints, view: View, varying: frozenset[int]
+) -> tuple[Trace, FilePrints, Classes]:
     """Find what is equal on all sets of inputs; on the first alone, if only on that the file gives what the model does.
 
     Nobody gave the other sets: numbers that must be sorted, say, are not.
     """
-    outputs = frozenset(view.graphs[0].outputs)
-    first_trace, first_run = trace.on_first(), run.on_first()
-    if run.sets < trace.sets:
-        trace, run = first_trace, first_run
-    classes = classify(trace, run.prints, varying, outputs)
+    outputs = view.graphs[0].outputs
+    first_trace = replace(trace, prints={value: taken[:1] for value, taken in trace.prints.items()}, sets=1)
+    first_prints = {t: [one[:1] for one in values] for t, values in prints.items()}
+    if any(len(values[0]) < trace.sets for values in prints.values()):
+        trace, prints = first_trace, first_prints
+    classes = classify(trace, prints, varying, outputs)
     if trace.sets > 1 and not classes.reached:
-        alone = classify(first_trace, first_run.prints, varying, outputs)
+        alone = classify(first_trace, first_prints, varying, outputs)
         if alone.reached:
-            return first_trace, first_run, alone
-    return trace, run, classes
+            return first_trace, first_prints, alone
+    return trace, prints, classes
 
 
 # -- parameters and names ---------------------------------------------------------------------------------
@@ -98,20 +97,20 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
             readers[name][op.scope] = None
     canonical, held = parameter_names(request.model), request.weights.held
     for index, node in enumerate(request.view.nodes):
-        if not any(projection.layouts.seen(tensor) for tensor in node.makes):
+        if projection.seen.keys().isdisjoint(node.makes):
             continue  # a node that did not run is of no call of the run
         names = [name for t in node.reads_values if t in held for name in held[t].parameters]
         calls = list(dict.fromkeys(call for name in names for call in readers.get(canonical[name], ())))
-        known = nodes[index]
+        current = nodes[index]
         if not calls:
             continue
         # It may be known only between what the node lies, and not even in one call.
-        unsure = known is None or (known.rule and known.evidence != "value" and calls[0] not in known.origins)
+        unsure = current is None or (current.rule and current.evidence != "value" and calls[0] not in current.origins)
         if len(calls) == 1 and unsure:
             nodes[index] = Attribution(calls[0], (calls[0],), "parameter", "parameter")
-        if known is not None and not any(c in known.origins or known.scope in tree.ancestors(c) for c in calls):
-            says = ((known.evidence, known.scope), ("parameter", calls[0]))
-            yield Contradiction(index, says if nodes[index] is known else says[::-1])
+        if current is not None and not any(c in current.origins or current.scope in tree.ancestors(c) for c in calls):
+            says = ((current.evidence, current.scope), ("parameter", calls[0]))
+            yield index, says if nodes[index] is current else says[::-1]
 
 
 def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Iterator[Contradiction]:
@@ -124,16 +123,16 @@ def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Itera
     for site in trace.sites:
         calls[site.id.module].append(site.id)
     for index, node in enumerate(view.nodes):
-        call, known = _find_call(node.name, calls), nodes[index]
+        call, current = _find_call(node.name, calls), nodes[index]
         if call is None:
             continue
-        if known is None or known.evidence == "dataflow":
-            origins = known.origins if known is not None and call in known.origins else (call,)
+        if current is None or current.evidence == "dataflow":
+            origins = current.origins if current is not None and call in current.origins else (call,)
             nodes[index] = Attribution(call, origins, "name", "name")
             continue
-        apart = tree.lowest_above((known.scope, call)) not in (known.scope, call)  # neither is above the other
-        if known.evidence == "value" and call not in known.origins and apart:
-            yield Contradiction(index, (("value", known.scope), ("name", call)))
+        apart = tree.lowest_above((current.scope, call)) not in (current.scope, call)  # neither is above the other
+        if current.evidence == "value" and call not in current.origins and apart:
+            yield index, (("value", current.scope), ("name", call))
 
 
 def _find_call(name: str, calls: Mapping[str, Sequence[CallId]]) -> CallId | None:
@@ -158,15 +157,15 @@ def _find_computed(projection: Projection) -> Iterator[tuple[CallId, set[int]]]:
     """Yield calls and the classes of what they computed from the inputs; what only moves values computes nothing."""
     of_value = projection.classes.of_value
     for op in projection.trace.ops:
-        made = {of_value[value] for value in op.gives if value in projection.trace.varying and value in of_value}
-        yield op.scope, made - {of_value.get(value) for value in op.reads}
+        classes = {of_value[value] for value in op.gives if value in projection.trace.varying and value in of_value}
+        yield op.scope, classes - {of_value.get(value) for value in op.reads}
 
 
 def _find_unmatched(projection: Projection, nodes: _Nodes) -> tuple[CallId, ...]:
     """Return the calls that computed something distinctive of which no node of the file does anything."""
     there = {call for node in nodes if node is not None for call in (node.scope, *node.origins)}
     distinctive = projection.classes.distinctive
-    computed = {call for call, made in _find_computed(projection) if any(distinctive[number] for number in made)}
+    computed = {call for call, classes in _find_computed(projection) if any(distinctive[number] for number in classes)}
     return tuple(site.id for site in projection.trace.sites if site.id in computed - there)
 
 
@@ -182,23 +181,23 @@ def _find_missing_modules(projection: Projection, nodes: _Nodes, weights: Weight
     unmatched = {call.module for call in weights.unmatched}
     uses = ((op, names) for op, names in trace.parameter_uses() if not trace.varying.isdisjoint(op.gives))
     suspects = {op.scope for op, names in uses if any(name.rpartition(".")[0] in unmatched for name in names)}
-    suspects -= {call for call, made in _find_computed(projection) if not made.isdisjoint(projection.present)}
+    suspects -= {call for call, classes in _find_computed(projection) if not classes.isdisjoint(projection.present)}
     changed = {*weights.unknown, *(t for t, held in weights.held.items() if held.how == "scaled")}
-    for node, known in zip(projection.view.nodes, nodes, strict=True):
-        if known is not None and not changed.isdisjoint(node.reads_values):
-            suspects.difference_update(known.origins)
+    for node, attribution in zip(projection.view.nodes, nodes, strict=True):
+        if attribution is not None and not changed.isdisjoint(node.reads_values):
+            suspects.difference_update(attribution.origins)
     needed = set(projection.scopes(_find_needed(projection))) if suspects else set()
     return tuple(site.id for site in trace.sites if site.id in suspects & needed)
 
 
 def _find_needed(projection: Projection) -> set[int]:
     """Return the operations on the way to what file and model give: equal outputs, or where there are none, as many."""
-    trace, of_value, layouts = projection.trace, projection.classes.of_value, projection.layouts
+    trace, of_value, seen = projection.trace, projection.classes.of_value, projection.seen
     outputs = [value for value in trace.outputs if value in trace.prints]
     classes = {of_value[value] for value in outputs}
-    given = [t for t in projection.view.graphs[0].outputs if layouts.seen(t)]
+    given = [t for t in projection.view.graphs[0].outputs if t in seen]
     equal = {c for t in given if (c := projection.class_of(t)) in classes}
-    sizes = {layouts.size(t) for t in given if projection.class_of(t) not in equal}
+    sizes = {seen[t][0].size for t in given if projection.class_of(t) not in equal}
     pending = [v for v in outputs if of_value[v] in equal or trace.prints[v][0].size in sizes]
     needed: set[int] = set()
     while pending:
@@ -214,12 +213,9 @@ def _count_unknown_weights(projection: Projection, weights: Weights) -> int:
 
     Weights that are not among the parameters may be made of several, or be of modules that the model does not register.
     """
-    classes = projection.classes
-
-    def is_computed(tensor: int) -> bool:
-        return any(c is not None and classes.distinctive[c] for c in classes.of_tensor.get(tensor, ()))
-
-    return sum(not any(map(is_computed, (t, *_find_made(t, projection)))) for t in weights.unknown)
+    of_tensor, absent = projection.classes.of_tensor, projection.present.isdisjoint
+    reached = ((weight, *_find_made(weight, projection)) for weight in weights.unknown)
+    return sum(all(absent(of_tensor.get(tensor, ())) for tensor in tensors) for tensors in reached)
 
 
 def _find_made(tensor: int, projection: Projection) -> Iterator[int]:
@@ -228,9 +224,9 @@ def _find_made(tensor: int, projection: Projection) -> Iterator[int]:
     pending, seen = [tensor], {tensor}
     while pending:
         for reader in view.consumers[pending.pop()]:
-            for made in view.nodes[reader].makes:
-                if made in projection.varying:
-                    yield made
-                elif made not in seen:
-                    seen.add(made)
-                    pending.append(made)
+            for output in view.nodes[reader].makes:
+                if output in projection.varying:
+                    yield output
+                elif output not in seen:
+                    seen.add(output)
+                    pending.append(output)

@@ -1,8 +1,9 @@
-"""Matching nodes by value: whose operation made what a node makes.
+"""Matching nodes with operations: whose operation made what a node makes.
 
-A node that computes belongs to the operation that made its values; where several did, to the one that reads what the
-node reads, and from which those who read the node have them. A node that only moves values (a reshape, a transpose)
-belongs to the operation that moved them in the same way, on the way from who made them to who reads them.
+`Matcher` goes by value. A node that computes belongs to the operation that made its values; where several did, to the
+one that reads what the node reads, and from which those who read the node have them. A node that only moves values (a
+reshape, a transpose) belongs to the operation that moved them in the same way, on the way from who made them to who
+reads them.
 
     eager op, by call                    value     ONNX node                     matched
     aten.mul       in scales             #1 [8,6]  m = Mul (x, w)                scales: only scales made these values
@@ -11,16 +12,28 @@ belongs to the operation that moved them in the same way, on the way from who ma
     aten.transpose in turns              #1 [2,6,4]
                                                    t = Transpose (r) [2,6,4]     turns
     aten.tanh      in the root           #2        y = Tanh (t)                  the root
+
+`Filler` finds whose work the other nodes do: those whose values the run did not make, or that say too little. They lie
+between nodes that were matched. What the run does on the way to the same values, and the file has nowhere else, is
+their work. Constants belong to who reads them.
+
+    eager op, by call                     ONNX node
+    aten.mul               in scales      Mul [scales]
+    aten.native_group_norm in norm        Reshape [gap] → InstanceNormalization [gap] → Reshape [gap] → Mul [norm]
+    aten.relu              in the root    Relu [the root]
+
+All that the run does between scales and the root is in norm, and so are the gaps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hieronnx.attribute.by_value.projection import Match, Projection
+from hieronnx.attribute.by_value.equal_values import Match, Projection
 from hieronnx.graph.operators import COPY_OPS
 
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
+_MANY = 64
 
 
 class Matcher:
@@ -29,7 +42,7 @@ class Matcher:
     def __init__(self, projection: Projection) -> None:
         self._projection = projection
         self._view, self._trace, self._classes = projection.view, projection.trace, projection.classes
-        self._origins, self._layouts = projection.origins, projection.layouts
+        self._origins, self._values, self._tensors = projection.origins, projection.trace.prints, projection.seen
         self._homes: dict[int, tuple[int, ...]] = {}
         """For a tensor that is computed the values that it may be."""
         self._moved: dict[int, tuple[int, ...]] = {}
@@ -40,19 +53,16 @@ class Matcher:
         for index, node in enumerate(self._view.nodes):
             find = self._find_control_flow if node.bodies else self._find
             options = [match for t in node.makes if (match := find(index, t)) is not None]
+            if len({self._projection.scopes(option.ops) for option in options}) > 1:
+                ops = tuple(dict.fromkeys(op for option in options for op in option.ops))
+                sure = all(option.evidence == "value" for option in options)
+                options = [Match(ops, "value" if sure else "near")]
             if options:
-                self._projection.matches[index] = self._join(options)
-
-    def _join(self, options: Sequence[Match]) -> Match:
-        if len({self._projection.scopes(option.ops) for option in options}) == 1:
-            return options[0]
-        ops = tuple(dict.fromkeys(op for option in options for op in option.ops))
-        sure = all(option.evidence == "value" for option in options)
-        return Match(ops, "value" if sure else "near")
+                self._projection.matches[index] = options[0]
 
     def _find_control_flow(self, _: int, tensor: int) -> Match | None:
-        made = self._projection.class_of(tensor)
-        values = self._classes.members[made] if made is not None else ()
+        value_class = self._projection.class_of(tensor)
+        values = self._classes.members[value_class] if value_class is not None else ()
         ops = [op for op in self._projection.producers(values) if self._trace.ops[op].op in _CONTROL_FLOW]
         return Match(tuple(ops[:1]), "value") if len(self._projection.scopes(ops)) == 1 else None
 
@@ -60,72 +70,75 @@ class Matcher:
         classes = self._classes.of_tensor.get(tensor, ())
         if len(classes) > 1:
             return self._find_repeated(classes)
-        made = classes[0] if classes else None
-        if made is None:
+        value_class = classes[0] if classes else None
+        if value_class is None:
             return None
-        if not self._classes.distinctive[made]:
-            return self._find_low_information(index, made)
+        if not self._classes.distinctive[value_class]:
+            return self._find_low_information(index, value_class)
         moved = tensor in self._projection.above
-        return self._find_move(index, tensor, made) if moved else self._find_make(index, tensor, made)
+        return self._find_move(index, tensor, value_class) if moved else self._find_make(index, tensor, value_class)
 
     def _find_repeated(self, classes: Sequence[int | None]) -> Match | None:
         """Find who made the values of a node that runs again and again: each time another call."""
-        distinctive = [made for made in classes if made is not None and self._classes.distinctive[made]]
-        firsts = [self._projection.producers(self._origins.makers[made])[:1] for made in distinctive]
+        distinctive = [c for c in classes if c is not None and self._classes.distinctive[c]]
+        firsts = [self._projection.producers(self._origins.makers[c])[:1] for c in distinctive]
         ops = tuple(dict.fromkeys(op for first in firsts for op in first))
         return Match(ops, "value", merged=True) if ops else None
 
-    def _find_low_information(self, index: int, made: int) -> Match | None:
+    def _find_low_information(self, index: int, value_class: int) -> Match | None:
         """Find who made values that say too little by themselves: from what they were made."""
         read = self._view.nodes[index].reads_values
-        values = {value for tensor in read for value in self._list_values(tensor, made)}
+        values = {value for tensor in read for value in self._list_values(tensor, value_class)}
         readers = {op for value in values for op in self._trace.readers.get(value, ())}
         of_value = self._classes.of_value
-        ops = sorted(op for op in readers if any(of_value.get(v) == made for v in self._trace.ops[op].gives))
+        ops = sorted(op for op in readers if any(of_value.get(v) == value_class for v in self._trace.ops[op].gives))
         return Match(tuple(ops), "near") if len(self._projection.scopes(ops)) == 1 else None
 
-    def _list_values(self, tensor: int, made: int) -> Iterable[int]:
+    def _list_values(self, tensor: int, value_class: int) -> Iterable[int]:
         """List the values that a tensor may be, if others were made from them; else what its node gives."""
         distinctive = self._projection.distinctive_class(tensor)
         if distinctive is not None:
-            return self._origins.reads.get((distinctive, made), ())
+            return self._origins.reads.get((distinctive, value_class), ())
         producer = self._view.producers[tensor]
         match = self._projection.matches[producer] if producer is not None else None
         return [value for op in match.ops for value in self._trace.ops[op].gives] if match is not None else ()
 
     # -- nodes that compute ---------------------------------------------------------------------------------
 
-    def _find_make(self, index: int, tensor: int, made: int) -> Match | None:
-        makers = [value for value in self._origins.makers[made] if value in self._trace.producers]
-        makers = self._reordered(tensor, made, makers) or makers
+    def _find_make(self, index: int, tensor: int, value_class: int) -> Match | None:
+        makers = [value for value in self._origins.makers[value_class] if value in self._trace.producers]
+        makers = self._reordered(tensor, value_class, makers) or makers
         if not makers:
             return None
         values, shared = self._by_inputs(index, makers)
-        if not shared and not any(self._layouts.same_order(value, tensor) for value in makers):
+        if not shared and not any(self._in_order(value, tensor) for value in makers):
             return None  # the same numbers in an order that they never had, from something else: only in passing
-        wanted = self._origins.chains_to(made, self._projection.below[tensor])
+        wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         read = [value for value in values if value in wanted]
         if not shared and not read and self._trace.prints[values[0]][0].plain:
             return None  # a pattern of two values that comes from elsewhere and goes elsewhere
-        match = self._decide(made, self._projection.producers(read or values))
+        match = self._decide(value_class, self._projection.producers(read or values))
         scopes = set(self._projection.scopes(match.ops))
         self._homes[tensor] = tuple(v for v in makers if self._trace.ops[self._trace.producers[v]].scope in scopes)
         return match
 
-    def _decide(self, made: int, ops: tuple[int, ...]) -> Match:
+    def _decide(self, value_class: int, ops: tuple[int, ...]) -> Match:
         if len(self._projection.scopes(ops)) == 1:
             return Match(ops[:1], "value")
-        if len(self._projection.made[made]) == 1:  # computed several times, in the file once
+        if len(self._projection.computed[value_class]) == 1:  # computed several times, in the file once
             return Match(ops, "value", merged=True, options=ops)
         return Match(ops, "near", options=ops)
 
-    def _reordered(self, tensor: int, made: int, makers: Sequence[int]) -> list[int]:
+    def _reordered(self, tensor: int, value_class: int, makers: Sequence[int]) -> list[int]:
         """Return the values that are numbers computed before, put into this order by an operation of its own."""
-        same = self._layouts.same_order
-        if not self._layouts.seen(tensor) or any(same(value, tensor) for value in makers):
+        if any(self._in_order(value, tensor) for value in makers):
             return []
-        moved = (v for v in self._classes.members[made] if v in self._origins.above and same(v, tensor))
-        return [value for value in moved if not same(self._origins.above[value], tensor)]
+        above = self._origins.above
+        moved = (v for v in self._classes.members[value_class] if v in above and self._in_order(v, tensor))
+        return [value for value in moved if not self._in_order(above[value], tensor)]
+
+    def _in_order(self, value: int, tensor: int) -> bool:
+        return self._projection.same_order(self._values[value], self._tensors[tensor])
 
     def _by_inputs(self, index: int, makers: Sequence[int]) -> tuple[list[int], int]:
         """Return the makers that read most of what the node reads, and how much that is."""
@@ -137,32 +150,26 @@ class Matcher:
 
     # -- nodes that move ------------------------------------------------------------------------------------
 
-    def _find_move(self, index: int, tensor: int, made: int) -> Match | None:
-        source = self._projection.above[tensor]
-        idle = self._layouts.same_tensors(tensor, source)
-        same_kind = self._layouts.kind(tensor) == self._layouts.kind(source)
+    def _find_move(self, index: int, tensor: int, value_class: int) -> Match | None:
+        source, same = self._projection.above[tensor], self._projection.same
+        prints, before = self._tensors[tensor], self._tensors[source]
+        idle, same_kind = same(prints, before), prints[0].kind == before[0].kind
         if idle and same_kind and self._view.nodes[index].op in COPY_OPS:
             return None  # the run has no operation where the type is right already
-        same = self._layouts.same
-        values = [v for v in self._classes.members[made] if v in self._trace.producers and same(v, tensor)]
-        values = [v for v in values if self._copies(v) == idle]
-        values = self._on_the_way(values, tensor, source, made)
+        produced = (v for v in self._classes.members[value_class] if v in self._trace.producers)
+        values = [v for v in produced if same(self._values[v], prints) and self._copies(v) == idle]
+        values = self._on_the_way(values, tensor, source, value_class)
         if not values:
             return None
         self._moved[tensor] = tuple(values)
         ops = self._projection.producers(values)
-        if len(self._projection.scopes(ops)) > 1:
-            return self._decide_move(tensor, made, ops)
-        return Match(self._passed(values[0], source, made), "near" if idle and same_kind else "value")
+        if len(self._projection.scopes(ops)) == 1:
+            return Match(self._passed(values[0], source, value_class), "near" if idle and same_kind else "value")
+        # Each may have moved the same for itself, of which the file may have kept one.
+        kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[value_class])
+        return Match(ops, "value", merged=True) if kept == 1 else Match(ops, "near", options=ops)
 
-    def _decide_move(self, tensor: int, made: int, ops: tuple[int, ...]) -> Match:
-        """Decide among several: each may have moved the same for itself, of which the file may have kept one."""
-        equal = (t for t in self._projection.tensors_by_class[made] if self._layouts.same_tensors(t, tensor))
-        if len(list(equal)) == 1:
-            return Match(ops, "value", merged=True)
-        return Match(ops, "near", options=ops)
-
-    def _on_the_way(self, values: list[int], tensor: int, source: int, made: int) -> list[int]:
+    def _on_the_way(self, values: list[int], tensor: int, source: int, value_class: int) -> list[int]:
         """Keep the values that lie between who made them and who reads them, as the tensor does."""
         home = source
         while home in self._projection.above:
@@ -170,21 +177,160 @@ class Matcher:
         for before in (self._homes.get(home), self._moved.get(source)):
             if before:
                 values = [v for v in values if not set(before).isdisjoint(self._origins.chain(v))]
-        wanted = self._origins.chains_to(made, self._projection.below[tensor])
+        wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         return [value for value in values if value in wanted] or values
 
     def _copies(self, value: int) -> bool:
         """Say whether an operation gave what it was given, in the same order and shape."""
         above = self._origins.above.get(value)
-        return above is not None and self._layouts.same_values(value, above)
+        return above is not None and self._projection.same(self._values[value], self._values[above])
 
-    def _passed(self, value: int, source: int, made: int) -> tuple[int, ...]:
+    def _passed(self, value: int, source: int, value_class: int) -> tuple[int, ...]:
         """Return the operations that move values from the layout of the source to this, by ways that the file skips."""
-        layouts = (source, *self._projection.tensors_by_class[made])
-        steps = [value]
+        layouts = [self._tensors[tensor] for tensor in (source, *self._projection.tensors_by_class[value_class])]
+        steps, same = [value], self._projection.same
         for above in self._origins.chain(self._origins.above.get(value, value)):
-            if above not in self._origins.above or any(self._layouts.same(above, tensor) for tensor in layouts):
+            if above not in self._origins.above or any(same(self._values[above], layout) for layout in layouts):
                 break
             if not self._copies(above):
                 steps.append(above)
         return self._projection.producers(reversed(steps))
+
+
+# -- the other nodes --------------------------------------------------------------------------------------
+
+
+class Filler:
+    """Fills the gaps that a match by value left, from what it matched."""
+
+    def __init__(self, projection: Projection) -> None:
+        self._projection = projection
+        self._trace, self._classes, self._nodes = projection.trace, projection.classes, projection.view.nodes
+        self._computes = [
+            not projection.varying.isdisjoint(node.outputs)
+            or any(projection.distinctive_class(t) is not None for t in node.reads_values)
+            for node in self._nodes
+        ]
+        """For each node whether it works on values, those of the inputs or others that say something."""
+
+    def run(self) -> None:
+        """Fill what can be filled, from the surer to the less sure."""
+        self._settle_options()
+        self._match_backwards()
+        matches = self._list_matches(range(len(self._nodes)))
+        sure = (m for m in matches if not m.rule and len(self._projection.scopes(m.ops)) == 1)
+        self._projection.done = {op for match in sure for op in match.ops}
+        self._fill_between()
+        self._fill_by_readers()
+
+    def _list_gaps(self, *, computes: bool) -> list[int]:
+        gaps = (index for index, match in enumerate(self._projection.matches) if match is None)
+        return [index for index in gaps if not self._nodes[index].bodies and self._computes[index] == computes]
+
+    def _list_matches(self, nodes: Iterable[int]) -> list[Match]:
+        return [match for node in nodes if (match := self._projection.matches[node]) is not None]
+
+    def _settle_options(self) -> None:
+        """Decide between operations that made the same: by those who read the node, who have it from one of them."""
+        for index in range(len(self._nodes) - 1, -1, -1):
+            match = self._projection.matches[index]
+            if match is None or not match.options:
+                continue
+            readers = self._list_matches(self._projection.readers(index))
+            reading = {reader.ops[0] for reader in readers if len(reader.ops) == 1}
+            ops = [op for op in match.options if not reading.isdisjoint(self._readers_of(op))]
+            if len(self._projection.scopes(ops)) == 1:
+                self._projection.matches[index] = Match(tuple(ops[:1]), "value")
+
+    def _readers_of(self, op: int) -> set[int]:
+        """Return the operations that read what an operation made, also through those that only move it."""
+        above = self._projection.origins.above
+        readers: set[int] = set()
+        pending = list(self._trace.ops[op].gives)
+        while pending:
+            value = pending.pop()
+            for reader in self._trace.readers.get(value, ()):
+                if reader not in readers:
+                    readers.add(reader)
+                    pending.extend(v for v in self._trace.ops[reader].gives if above.get(v) == value)
+        return readers
+
+    def _match_backwards(self) -> None:
+        """Match tensors of low information by who reads them: an operation that reads equal ones in the run."""
+        for index in range(len(self._nodes) - 1, -1, -1):
+            if self._projection.matches[index] is None and not self._nodes[index].bodies:
+                ops = sorted({op for t in self._nodes[index].makes for op in self._made_for_readers(t)})
+                if ops:
+                    self._projection.matches[index] = Match(tuple(ops), "near", merged=True)
+
+    def _made_for_readers(self, tensor: int) -> Iterator[int]:
+        value_class = self._projection.class_of(tensor)
+        if value_class is None or self._classes.distinctive[value_class]:
+            return
+        for match in self._list_matches(self._projection.view.consumers[tensor]):
+            for op in match.ops:
+                equal = (v for v in self._trace.ops[op].reads if self._classes.of_value.get(v) == value_class)
+                yield from self._projection.producers(equal)
+
+    def _fill_between(self) -> None:
+        gaps, producers = self._list_gaps(computes=True), self._projection.view.producers
+        after = self._gather(reversed(gaps), self._projection.readers)
+        before = self._gather(gaps, lambda node: (producers[t] for t in self._nodes[node].reads_values))
+        filled = {node: self._find_between(node, after[node], before[node]) for node in gaps}
+        for node, match in filled.items():
+            self._projection.matches[node] = match
+
+    def _gather(
+        self, gaps: Iterable[int], neighbours: Callable[[int], Iterator[int | None]]
+    ) -> dict[int, frozenset[int]]:
+        """Return for each gap the operations of the matched nodes that come next, through other gaps."""
+        gathered: dict[int, frozenset[int]] = {}
+        for node in gaps:
+            ops: set[int] = set()
+            for other in neighbours(node):
+                if other is not None:
+                    match = self._projection.matches[other]
+                    ops.update(match.ops if match is not None else gathered.get(other, ()))
+            gathered[node] = frozenset(sorted(ops)[:_MANY])
+        return gathered
+
+    def _find_between(self, node: int, after: frozenset[int], before: frozenset[int]) -> Match | None:
+        if not after:
+            return None
+        scopes = self._projection.scopes
+        region = self._projection.region(sorted(after))
+        rest, one_call = [op for op in region if op not in after], len(scopes(region)) == 1
+        if rest:
+            return Match(tuple(rest), "value" if one_call else "near", "between")
+        moves = all(tensor in self._projection.above for tensor in self._nodes[node].makes)
+        if one_call and (not moves or scopes(before) == scopes(region)):
+            return Match((min(after),), "value", "between")
+        if self._does_nothing(node):
+            return self._find_served(node, after, before)
+        return Match(tuple(sorted(after)), "dataflow", "consumers") if one_call or not moves else None
+
+    def _does_nothing(self, node: int) -> bool:
+        above, seen, same = self._projection.above, self._projection.seen, self._projection.same
+        return all(tensor in above and same(seen[tensor], seen[above[tensor]]) for tensor in self._nodes[node].makes)
+
+    def _find_served(self, node: int, after: frozenset[int], before: frozenset[int]) -> Match | None:
+        """Find whom a node serves that does nothing: those it leads to, or who made it; a cast may be of either."""
+        gaps = [reader for reader in self._projection.readers(node) if self._projection.matches[reader] is None]
+        if any(not self._does_nothing(reader) for reader in gaps):
+            return Match(tuple(sorted(after)), "dataflow", "consumers")
+        if self._nodes[node].op in COPY_OPS or len(self._projection.scopes(before)) != 1:
+            return None
+        return Match(tuple(sorted(before)), "dataflow", "handed on")
+
+    def _fill_by_readers(self) -> None:
+        """Give constants to who reads them; one that is written down and that several read, to the first of them."""
+        scopes = self._projection.scopes
+        for index in reversed(self._list_gaps(computes=False)):
+            readers = list(self._projection.readers(index))
+            matches = self._list_matches(readers)
+            if not matches or len(matches) < len(readers):
+                continue
+            decided = all(match.merged or len(scopes(match.ops)) == 1 for match in matches)
+            ops = tuple(dict.fromkeys(op for match in matches for op in match.ops[: 1 if match.merged else None]))
+            if not self._nodes[index].reads or len(scopes(ops)) == 1:
+                self._projection.matches[index] = Match(ops, "dataflow", "consumers", merged=decided)

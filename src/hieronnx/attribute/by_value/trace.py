@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -20,6 +21,8 @@ InputSet: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments by position and by name."""
 Prints: TypeAlias = tuple[Fingerprint, ...]
 """The fingerprints of one tensor, one for each set of inputs."""
+FilePrints: TypeAlias = Mapping[int, Sequence[Prints]]
+"""Those of a file's tensors, by their numbers in its view: several where a body or function ran again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,6 @@ class Trace:
     sets: int
     """On how many sets of inputs the model did this."""
 
-    def on_first(self) -> Trace:
-        """Return the run on the first set of inputs alone."""
-        return replace(self, prints={value: prints[:1] for value, prints in self.prints.items()}, sets=1)
-
     def parameter_uses(self) -> Iterator[tuple[OpRecord, list[str]]]:
         """Yield the operations that do more with parameters than show them in another form, with the names of these."""
         shows = dict(self.parameters)
@@ -56,15 +55,16 @@ class Trace:
 
 def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
     """Run the model on each set of inputs; a set on which it does other things than on the first is left out."""
-    logs = [_log(model, sets[0])]
+    run = partial(log_eager, model, keep=_take_fingerprint, parts=True)
+    first = run(*sets[0])
+    logs = [first]
     for inputs in sets[1:]:
         try:
-            log = _log(model, inputs)
+            log = run(*inputs)
         except Exception:  # nobody gave these inputs: the model may refuse them in any way
             continue
-        if _list_steps(log) == _list_steps(logs[0]):
+        if _list_steps(log) == _list_steps(first):
             logs.append(log)
-    first = logs[0]
     readers: dict[int, list[int]] = defaultdict(list)
     varying = set(first.calls[0].reads) - set(first.parameters)
     for index, op in enumerate(first.ops):
@@ -85,18 +85,14 @@ def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
     )
 
 
-def _log(model: nn.Module, inputs: InputSet) -> EagerLog:
-    return log_eager(model, *inputs, keep=_take_fingerprint, parts=True)
+def _list_steps(log: EagerLog) -> list[tuple[Any, ...]]:
+    return [(op.op, op.scope, op.reads, op.gives) for op in log.ops]
 
 
 def _take_fingerprint(tensor: Tensor) -> Fingerprint | None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or not tensor.numel():
         return None
     return take_fingerprint(array_of(tensor))
-
-
-def _list_steps(log: EagerLog) -> list[tuple[Any, ...]]:
-    return [(op.op, op.scope, op.reads, op.gives) for op in log.ops]
 
 
 def _take_prints(model: nn.Module, logs: Sequence[EagerLog]) -> dict[int, Prints]:
@@ -113,9 +109,6 @@ def _take_prints(model: nn.Module, logs: Sequence[EagerLog]) -> dict[int, Prints
         if (print_ := _take_fingerprint(tensors[name])) is not None:
             prints[number] = (print_,) * len(logs)
     return prints
-
-
-# -- inputs -----------------------------------------------------------------------------------------------
 
 
 def array_of(tensor: Tensor) -> Array:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import show_written, working
+from hieronnx.cli.console import print_note, show_written, working
 from hieronnx.cli.options import path_argument, writing_options
-from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
     from hieronnx.tools.carry import CarryResult
@@ -20,7 +19,7 @@ def _show(result: CarryResult, original: Path, *, as_json: bool) -> None:
     from hieronnx.report.summary import render_carry
 
     for note in () if as_json else result.notes:
-        click.echo(f"note: {clean_line(note)}", err=True)
+        print_note(note)
     show_written(result, render_carry, "compare", original, as_json=as_json)
 
 
@@ -141,24 +140,18 @@ def quantize_command(
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.quantize import quantize
 
-    _check_quantizer(options["tool"], calibration, random_calibration, per_channel, keep_io_types)
+    tool = options["tool"]
+    if calibration and random_calibration:
+        raise click.UsageError("Give one of --calibration and --random-calibration.")
+    if (calibration or random_calibration) and tool != "static":
+        raise click.UsageError("Only --with static takes calibration inputs.")
+    if per_channel and tool == "fp16":
+        raise click.UsageError("--per-channel is for --with dynamic and --with static.")
+    if keep_io_types and tool != "fp16":
+        raise click.UsageError("--keep-io-types is for --with fp16.")
     options |= {"per_channel": True} if per_channel else {}
     options |= {"keep_io_types": True} if keep_io_types else {}
     options |= {"calibration": calibration or (), "random_calibration": random_calibration or 0}
     with working(debug=debug) as report:
         result = quantize(model, progress=report, **options)
     _show(result, model, as_json=as_json)
-
-
-def _check_quantizer(
-    tool: str, calibration: Path | None, drawn: int | None, per_channel: bool, keep_io_types: bool
-) -> None:
-    """Refuse options that the tool does not have."""
-    if calibration and drawn:
-        raise click.UsageError("Give one of --calibration and --random-calibration.")
-    if (calibration or drawn) and tool != "static":
-        raise click.UsageError("Only --with static takes calibration inputs.")
-    if per_channel and tool == "fp16":
-        raise click.UsageError("--per-channel is for --with dynamic and --with static.")
-    if keep_io_types and tool != "fp16":
-        raise click.UsageError("--keep-io-types is for --with fp16.")

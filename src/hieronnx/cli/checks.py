@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,14 +29,7 @@ from hieronnx.cli.options import json_option, markdown_option, path_argument, th
 @markdown_option
 @click.pass_context
 def compare_command(
-    context: click.Context,
-    a: Path,
-    b: Path,
-    names: bool,
-    values: bool,
-    limit: int,
-    as_json: bool,
-    markdown: Path | None,
+    context: click.Context, /, a: Path, b: Path, limit: int, as_json: bool, markdown: Path | None, **options: Any
 ) -> None:
     """Tell whether A and B are the same computation graph, and if not, what was added, removed and changed.
 
@@ -53,7 +47,7 @@ def compare_command(
     from hieronnx.report.checks import comparison_to_markdown, render_comparison
     from hieronnx.tools.compare import compare
 
-    result = compare(a, b, names=names, values=values)
+    result = compare(a, b, **options)
     if markdown is not None:
         write_report(markdown, comparison_to_markdown(result))
     show(result, partial(render_comparison, limit=limit), as_json=as_json)
@@ -81,15 +75,7 @@ def compare_command(
 @json_option
 @click.pass_context
 def validate_command(
-    context: click.Context,
-    /,
-    model: Path,
-    strict: bool,
-    baseline: Path | None,
-    thresholds: tuple[str, ...],
-    fix: bool,
-    fix_from: str | None,
-    as_json: bool,
+    context: click.Context, /, model: Path, thresholds: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Check MODEL, its hierarchy, and whether the two belong together.
 
@@ -107,7 +93,6 @@ def validate_command(
     from hieronnx.report.checks import render_findings
     from hieronnx.tools.validate.validating import validate
 
-    required = dict(map(parse_threshold, thresholds))
-    result = validate(model, strict=strict, baseline=baseline, thresholds=required, fix=fix, fix_from=fix_from)
+    result = validate(model, thresholds=dict(map(parse_threshold, thresholds)), **options)
     show(result, render_findings, as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

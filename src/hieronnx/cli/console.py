@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from hieronnx.errors import HieronnxError
+from hieronnx.errors import HieronnxError, count
 from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _hold_back(stderr: TextIO) -> Iterator[None]:
     # The one warning that says the result may be wrong: a Python value that the trace took for a constant.
     places = held.getvalue().count("TracerWarning: ")
     if places:
-        text = f"torch warns in {places} place{'s' * (places > 1)} that the trace may not hold for other inputs"
+        text = f"torch warns in {count(places, 'place')} that the trace may not hold for other inputs"
         click.echo(f"note: {text}; --debug shows where", file=stderr)
 
 

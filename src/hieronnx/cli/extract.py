@@ -62,8 +62,8 @@ def extract_command(
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
+    from hieronnx.errors import count
     from hieronnx.report.summary import render_extractions
-    from hieronnx.report.text import count
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from hieronnx.errors import HieronnxError, list_some
+from hieronnx.errors import HieronnxError, count, list_some
 from hieronnx.hierarchy.hierarchy import draw_arms
-from hieronnx.hierarchy.records import CONFIDENCE
 from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call, name_module
-from hieronnx.report.text import align_rows, count, format_size, join_blocks, render_table
+from hieronnx.report.summary import list_evidence
+from hieronnx.report.text import align_rows, format_size, join_blocks, render_table
 
 if TYPE_CHECKING:
     from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine
@@ -144,16 +144,11 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
 
 def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
-    rows = [
-        (evidence, CONFIDENCE[evidence], f"{number:,}", f"{100 * number / nodes:.1f}")
-        for evidence, number in analysis.by_evidence.items()
-        if number
-    ]
     attributed = analysis.attributed or 0
     below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
     levels = ", ".join(f"{number:,} {level}" for level, number in analysis.by_confidence.items())
     columns = ("evidence", "confidence", "nodes", "percent")
-    return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
+    return _Section("Evidence", columns, list_evidence(analysis.by_evidence, nodes), f"{below}; confidence: {levels}")
 
 
 def _make_categories(analysis: AnalysisResult) -> _Section:

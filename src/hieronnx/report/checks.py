@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from hieronnx.errors import count
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
-from hieronnx.report.text import count, join_blocks, make_table, render_table, to_text
+from hieronnx.report.text import join_blocks, make_table, render_table, to_text
 
 if TYPE_CHECKING:
     from hieronnx.tools.compare.result import CompareResult, Kind, NodeChange, ValueChange
@@ -118,7 +119,11 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         blocks += ["## Modules", make_markdown_table(["module", "tag", "what was done"], modules)]
         counts = [[name, *(str(c[kind]) for kind in _KINDS)] for name, c in comparison.operators.items()]
         blocks += ["## Operators", make_markdown_table(["operator", *_KINDS], counts, _KINDS)]
-        blocks += ["## Nodes", make_markdown_table(_NODE_COLUMNS, map(_node_row, comparison.nodes))]
+        nodes = [
+            [c.kind, c.node.operator, c.node.name or c.node.output, c.node.graph, str(c.scope or ""), _tell(c)]
+            for c in comparison.nodes
+        ]
+        blocks += ["## Nodes", make_markdown_table(_NODE_COLUMNS, nodes)]
     if comparison.values:
         rows = [[c.role, c.kind, c.before or "", c.after or "", _tell(c)] for c in comparison.values]
         columns = ["role", "kind", "before", "after", "differences"]
@@ -128,11 +133,6 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         blocks += ["## Functions", make_markdown_table(["function", "kind"], rows)]
     blocks += [f"Note, which does not count: {escape_markdown(note)}." for note in comparison.notes]
     return "\n\n".join(blocks) + "\n"
-
-
-def _node_row(change: NodeChange) -> list[str]:
-    node, scope = change.node, "" if change.scope is None else str(change.scope)
-    return [change.kind, node.operator, node.name or node.output, node.graph, scope, _tell(change)]
 
 
 # -- findings ---------------------------------------------------------------------------------------------

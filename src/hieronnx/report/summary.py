@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hieronnx.errors import list_some
+from hieronnx.errors import count, list_some
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, CallId
 from hieronnx.report.checks import render_comparison
 from hieronnx.report.names import clean_line, clean_name, name_call
-from hieronnx.report.text import count, format_size, join_blocks, render_table, to_text
+from hieronnx.report.text import format_size, join_blocks, render_table, to_text
 from hieronnx.tools.results import WrittenFile, summary_to_dict
 
 if TYPE_CHECKING:
@@ -88,12 +88,17 @@ def render_coverage(hierarchy: Hierarchy, *, colour: bool = False) -> str:
 def _render_evidence(by_evidence: Mapping[str, int], total: int | None, colour: bool) -> str:
     """Render the nodes by evidence, with their share where a total is given."""
     columns = ("nodes", "percent") if total else ("nodes",)
-    rows = [
+    rows = list_evidence(by_evidence, total)
+    return render_table(("evidence", "confidence", *columns), rows, numbers=columns, colour=colour)
+
+
+def list_evidence(by_evidence: Mapping[str, int], total: int | None) -> list[Sequence[str]]:
+    """List each evidence that nodes have: its confidence, how many, and their share where a total is given."""
+    return [
         (evidence, CONFIDENCE[evidence], f"{nodes:,}", *([f"{100 * nodes / total:.1f}"] if total else []))
         for evidence, nodes in by_evidence.items()
         if nodes
     ]
-    return render_table(("evidence", "confidence", *columns), rows, numbers=columns, colour=colour)
 
 
 # -- export -----------------------------------------------------------------------------------------------

@@ -72,11 +72,6 @@ def join_blocks(*blocks: str) -> str:
     return "\n\n".join(filter(None, blocks))
 
 
-def count(number: int, noun: str) -> str:
-    """Write a number of things: `1 node`, `1,024 nodes`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
 def align_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> str:
     """Render a table as `make_table` does but plain: what takes rich minutes, for a row per node, takes seconds."""
     cells = [tuple(columns), *(tuple(map(clean_name, row)) for row in rows)]

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.scores import OUTCOMES, Score, StrategyScores
-from hieronnx.report.text import count, make_table, to_text
+from hieronnx.errors import count
+from hieronnx.report.text import make_table, to_text
 
 _NUMBERS = ("nodes", *OUTCOMES)
 

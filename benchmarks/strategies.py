@@ -65,9 +65,10 @@ def strategies(
     from benchmarks.score_report import render_scores, scores_to_json
     from benchmarks.scores import measure_strategies
     from hieronnx.cli.console import print_json, print_text, use_colour, working
-    from hieronnx.cli.loading import read_loading
+    from hieronnx.cli.export import read_loading
 
-    loading = read_loading(target, inputs=inputs, input_specs=input_specs, trust_remote_code=trust_remote_code)
+    given = {"inputs": inputs, "input_specs": input_specs, "trust_remote_code": trust_remote_code}
+    loading = read_loading(target, given)
     with working(debug=False) as report:
         model, kwargs = loading.load_with_inputs(report)
         scores = measure_strategies(model, (), kwargs, progress=report, exporter=exporter)

@@ -83,6 +83,11 @@ def check_known(kind: str, name: str, known: Iterable[str], where: str = "choose
     raise InputError(f"no {kind} '{name}'; {hint}".rstrip("; "))
 
 
+def count(number: int, noun: str) -> str:
+    """Write a number of things: `1 node`, `1,024 nodes`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def list_some(names: Sequence[str], most: int, separator: str = ", ") -> str:
     """List names for a message: all, or the first few and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import show_written, working
+from hieronnx.cli.console import print_note, show_written, working
 from hieronnx.cli.options import path_argument, writing_options
-from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
     from hieronnx.tools.carry import CarryResult
+
+_OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types"}
 
 
 def _show(result: CarryResult, original: Path, *, as_json: bool) -> None:
@@ -20,7 +21,7 @@ def _show(result: CarryResult, original: Path, *, as_json: bool) -> None:
     from hieronnx.report.summary import render_carry
 
     for note in () if as_json else result.notes:
-        click.echo(f"note: {clean_line(note)}", err=True)
+        print_note(note)
     show_written(result, render_carry, "compare", original, as_json=as_json)
 
 
@@ -120,17 +121,7 @@ def optimize_command(debug: bool, /, model: Path, as_json: bool, **options: Any)
 @click.option("--per-channel", is_flag=True, help="For dynamic and static: a scale for each channel of a weight.")
 @click.option("--keep-io-types", is_flag=True, help="For fp16: leave the model's inputs and outputs in float.")
 @click.pass_obj
-def quantize_command(
-    debug: bool,
-    /,
-    model: Path,
-    calibration: Path | None,
-    random_calibration: int | None,
-    per_channel: bool,
-    keep_io_types: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def quantize_command(debug: bool, /, model: Path, as_json: bool, **options: Any) -> None:
     """Quantize MODEL, all but the modules that are excluded, and write it with its hierarchy.
 
     \b
@@ -141,24 +132,17 @@ def quantize_command(
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.quantize import quantize
 
-    _check_quantizer(options["tool"], calibration, random_calibration, per_channel, keep_io_types)
-    options |= {"per_channel": True} if per_channel else {}
-    options |= {"keep_io_types": True} if keep_io_types else {}
-    options |= {"calibration": calibration or (), "random_calibration": random_calibration or 0}
-    with working(debug=debug) as report:
-        result = quantize(model, progress=report, **options)
-    _show(result, model, as_json=as_json)
-
-
-def _check_quantizer(
-    tool: str, calibration: Path | None, drawn: int | None, per_channel: bool, keep_io_types: bool
-) -> None:
-    """Refuse options that the tool does not have."""
-    if calibration and drawn:
+    tool = options["tool"]
+    # What was not given is not passed on: not every tool has these.
+    given = {name: value for name, value in options.items() if value or name not in _OF_QUANTIZERS}
+    if "calibration" in given and "random_calibration" in given:
         raise click.UsageError("Give one of --calibration and --random-calibration.")
-    if (calibration or drawn) and tool != "static":
+    if ("calibration" in given or "random_calibration" in given) and tool != "static":
         raise click.UsageError("Only --with static takes calibration inputs.")
-    if per_channel and tool == "fp16":
+    if "per_channel" in given and tool == "fp16":
         raise click.UsageError("--per-channel is for --with dynamic and --with static.")
-    if keep_io_types and tool != "fp16":
+    if "keep_io_types" in given and tool != "fp16":
         raise click.UsageError("--keep-io-types is for --with fp16.")
+    with working(debug=debug) as report:
+        result = quantize(model, progress=report, **given)
+    _show(result, model, as_json=as_json)

@@ -1,4 +1,8 @@
-"""Output of the commands: results on stdout, notes and progress on stderr, and nothing of torch's chatter."""
+"""Output and end of the commands.
+
+Results go to stdout, notes and progress to stderr, and torch's chatter nowhere. A user's mistake is one line and exit
+code 2, a bug keeps its traceback.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -15,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from hieronnx.errors import HieronnxError
+from hieronnx.errors import HieronnxError, count
 from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
@@ -23,6 +28,50 @@ if TYPE_CHECKING:
 
 FOUND_SOMETHING = 1
 """The exit code of a check that found something."""
+_FAILED = 2
+_INTERRUPTED = 130  # what shells use for SIGINT
+
+
+class Commands(click.Group):
+    """A group of commands that reports errors in one line each."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line and exit."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            sys.exit(_INTERRUPTED)
+        except click.ClickException as error:
+            message = error.format_message()
+            if isinstance(error, click.UsageError):
+                command = error.ctx.command_path if error.ctx else "hieronnx"
+                message = f"{message[:1].lower()}{message[1:].rstrip('.')}; see '{command} --help'"
+            click.echo(f"error: {clean_line(message)}", err=True)
+            sys.exit(_FAILED)
+        except Exception:
+            # Not the interpreter's 1, which says here that a check has found something.
+            traceback.print_exc()
+            sys.exit(_FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run the chosen command, turning what the user can fix into a line for them."""
+        try:
+            return super().invoke(context)
+        except HieronnxError as error:
+            if context.params["debug"]:
+                traceback.print_exception(error)
+            raise click.ClickException(str(error)) from error
 
 
 def use_colour() -> bool:
@@ -31,8 +80,8 @@ def use_colour() -> bool:
 
 
 def print_text(*blocks: str) -> None:
-    """Print blocks of text with an empty line between them."""
-    text = "\n\n".join(blocks)
+    """Print blocks of text with an empty line between them; those that are empty are left out."""
+    text = "\n\n".join(filter(None, blocks))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     # A pipe on Windows may not know the lines of a tree.
     click.echo(text.encode(encoding, "replace").decode(encoding))
@@ -43,12 +92,17 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2))
 
 
+def print_note(text: str) -> None:
+    """Print a note to stderr, as one line."""
+    click.echo(f"note: {clean_line(text)}", err=True)
+
+
 def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
     """Print a result: as JSON, or rendered, with a last line after it."""
     if as_json:
         print_json(result.to_dict())
     else:
-        print_text(*filter(None, (render(result, colour=use_colour()), after)))
+        print_text(render(result, colour=use_colour()), after)
 
 
 def show_written(
@@ -79,12 +133,11 @@ def quiet_readers(*, debug: bool) -> Iterator[None]:
     logger = logging.getLogger("onnx_ir")
     handler = _Notes(sys.stderr) if debug else logging.NullHandler()
     propagate, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagate
+    with _relay(logger, handler):
+        try:
+            yield
+        finally:
+            logger.propagate = propagate
 
 
 @contextmanager
@@ -97,7 +150,7 @@ def working(*, debug: bool) -> Iterator[Callable[[str], None]]:
     with _show_stages() as report:
         stderr = sys.stderr
         quiet = nullcontext() if debug else _hold_back(stderr)
-        with redirect_stdout(stderr), _relay_notes(stderr), quiet:
+        with redirect_stdout(stderr), _relay(logging.getLogger("hieronnx"), _Notes(stderr)), quiet:
             yield report
 
 
@@ -129,7 +182,7 @@ def _hold_back(stderr: TextIO) -> Iterator[None]:
     # The one warning that says the result may be wrong: a Python value that the trace took for a constant.
     places = held.getvalue().count("TracerWarning: ")
     if places:
-        text = f"torch warns in {places} place{'s' * (places > 1)} that the trace may not hold for other inputs"
+        text = f"torch warns in {count(places, 'place')} that the trace may not hold for other inputs"
         click.echo(f"note: {text}; --debug shows where", file=stderr)
 
 
@@ -145,8 +198,7 @@ class _Notes(logging.Handler):
 
 
 @contextmanager
-def _relay_notes(stderr: TextIO) -> Iterator[None]:
-    logger, handler = logging.getLogger("hieronnx"), _Notes(stderr)
+def _relay(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
     logger.addHandler(handler)
     try:
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, show, use_colour
+from hieronnx.cli.console import print_json, print_note, print_text, show, use_colour
 from hieronnx.cli.options import json_option, path_argument
 
 
@@ -47,15 +47,11 @@ def extract_command(
     """  # noqa: D301  click wants the backspace itself
     if (output is None) == (folder is None):
         raise click.UsageError("Give one of -o FILE and --all FOLDER.")
-    if output is not None:
-        _extract_one(model, target, output, relative_names, as_json)
-    elif folder is not None:
+    if folder is not None:
         _extract_all(model, target, folder, relative_names, as_json)
-
-
-def _extract_one(model: Path, target: str, output: Path, relative_names: bool, as_json: bool) -> None:
+        return
     from hieronnx.errors import AmbiguousTargetError, InputError
-    from hieronnx.report.extraction import render_extraction
+    from hieronnx.report.summary import render_extraction
     from hieronnx.tools.extract.extracting import extract
 
     try:
@@ -66,15 +62,14 @@ def _extract_one(model: Path, target: str, output: Path, relative_names: bool, a
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
-    from hieronnx.report.extraction import render_extractions
-    from hieronnx.report.names import clean_line
-    from hieronnx.report.text import count
+    from hieronnx.errors import count
+    from hieronnx.report.summary import render_extractions
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []
     results = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
     for line in skipped:
-        click.echo(f"note: {clean_line(line)}", err=True)
+        print_note(line)
     if as_json:
         print_json({"extracted": [result.to_dict() for result in results], "skipped": skipped})
     else:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from hieronnx.errors import check_known
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_call, find_calls, select_calls
+
+_Line = TypeVar("_Line", bound=Hashable)
+
+
+def draw_arms(parents: Mapping[_Line, _Line | None]) -> dict[_Line, str]:
+    """Return what leads to each line of a tree; `parents` has the line above each, which comes before it."""
+    last = {parent: line for line, parent in parents.items()}
+    arms: dict[_Line, str] = {}
+    indents: dict[_Line, str] = {}
+    for line, parent in parents.items():
+        arm, stem = ("", "") if parent is None else ("└─ ", "   ") if last[parent] == line else ("├─ ", "│  ")
+        indent = "" if parent is None else indents[parent]
+        arms[line], indents[line] = indent + arm, indent + stem
+    return arms
 
 
 class CallTree:
@@ -23,18 +37,13 @@ class CallTree:
         self._depths: dict[CallId, int] = {}
 
     def __str__(self) -> str:
-        lines = []
-        pending = [(call, "", "", "") for call, parent in self._parents.items() if parent is None]
-        while pending:
-            call, indent, branch, stem = pending.pop()
-            lines.append(indent + branch + self._labels.get(call, str(call)))
-            below = self.children[call]
-            last = len(below) - 1
-            pending += (
-                (child, indent + stem, "└─ " if position == last else "├─ ", "   " if position == last else "│  ")
-                for position, child in reversed(list(enumerate(below)))
-            )
-        return "\n".join(lines)
+        parents: dict[CallId, CallId | None] = {}
+        waiting = [call for call, parent in self._parents.items() if parent is None]
+        while waiting:
+            call = waiting.pop()
+            parents[call] = self._parents[call]
+            waiting += reversed(self.children[call])
+        return "\n".join(arm + self._labels.get(call, str(call)) for call, arm in draw_arms(parents).items())
 
     @cached_property
     def children(self) -> Mapping[CallId, list[CallId]]:

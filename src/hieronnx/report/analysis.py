@@ -7,25 +7,35 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from hieronnx.errors import HieronnxError, list_some
-from hieronnx.hierarchy.records import CONFIDENCE
+from hieronnx.errors import HieronnxError, count, list_some
+from hieronnx.hierarchy.hierarchy import draw_arms
 from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call, name_module
-from hieronnx.report.text import align_rows, count, format_size, make_table, to_text
+from hieronnx.report.summary import list_evidence
+from hieronnx.report.text import align_rows, format_size, join_blocks, render_table
 
 if TYPE_CHECKING:
-    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
+    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine
 
-SORT_KEYS = ("nodes", "parameters", "bytes", "multiply-adds")
+# What the lines of modules can be sorted by, and where a line has it.
+_MEASURES = {
+    "nodes": "total.nodes",
+    "parameters": "parameters",
+    "bytes": "bytes",
+    "multiply-adds": "total.multiply_adds",
+}
+SORT_KEYS = tuple(_MEASURES)
 
 # A row per call or per operator could be a hundred thousand; JSON and CSV have them all.
 _MOST_LINES = 500
 _MOST_OPERATORS = 20
 _OPERATORS_OF_LINE = 3
 _STYLES: Mapping[str, str] = {"under": "bold red", "ok": "green"}
+_NODES = ("operator", "node", "category", "tag", "module", "evidence", "confidence", "multiply-adds", "stands for")
 _NUMBERS = ("nodes", "own", "percent", "attributed", "threshold", "parameters", "bytes", "multiply-adds", "value")
 
 
@@ -60,7 +70,7 @@ def render_analysis(
     """
     sections = _list_sections(analysis, sort, depth, detailed=detailed, tree=sort is None)
     blocks = [_render_section(section, colour) for section in sections]
-    return "\n\n".join(filter(None, [*blocks, *_describe_notes(analysis)]))
+    return join_blocks(*blocks, *(f"note: {clean_name(note)}" for note in analysis.notes))
 
 
 def analysis_to_markdown(
@@ -69,26 +79,19 @@ def analysis_to_markdown(
     """Return an analysis as a Markdown document; the options are those of `render_analysis`."""
     blocks = [f"# {escape_markdown(analysis.model)}"]
     for section in _list_sections(analysis, sort, depth, detailed=detailed, tree=False):
-        blocks.append(f"## {section.title}")
-        blocks.append(make_markdown_table(section.columns, section.rows, _NUMBERS))
-        blocks.append(escape_markdown(section.below))
-    blocks += [escape_markdown(note) for note in _describe_notes(analysis)]
-    return "\n\n".join(filter(None, blocks)) + "\n"
+        table = make_markdown_table(section.columns, section.rows, _NUMBERS)
+        blocks += [f"## {section.title}", table, escape_markdown(section.below)]
+    blocks += [escape_markdown(f"note: {clean_name(note)}") for note in analysis.notes]
+    return join_blocks(*blocks) + "\n"
 
 
 def _render_section(section: _Section, colour: bool) -> str:
     if section.long:
         table = align_rows(section.columns, section.rows, numbers=_NUMBERS)
     else:
-        rows = make_table(*section.columns, numbers=_NUMBERS)
-        for row in section.rows:
-            rows.add_row(*(Text(cell, _STYLES.get(cell, "")) for cell in row))
-        table = to_text(rows, colour=colour)
-    return f"{table}\n\n{section.below}" if section.below else table
-
-
-def _describe_notes(analysis: AnalysisResult) -> list[str]:
-    return [f"note: {clean_name(note)}" for note in analysis.notes]
+        rows = [[Text(cell, _STYLES.get(cell, "")) for cell in row] for row in section.rows]
+        table = render_table(section.columns, rows, numbers=_NUMBERS, colour=colour)
+    return join_blocks(table, section.below)
 
 
 # -- sections ---------------------------------------------------------------------------------------------
@@ -100,16 +103,26 @@ def _list_sections(
     yield _Section("Totals", (analysis.model, "value"), list(_list_totals(analysis)))
     if analysis.by_evidence and analysis.nodes:
         yield _make_evidence(analysis)
-    if analysis.categories:
+    if analysis.categories and analysis.hierarchy is None:
+        totals = [(share.name, f"{share.total:,}") for share in analysis.categories]
+        yield _Section("Categories", ("category", "nodes"), totals)
+    elif analysis.categories:
         yield _make_categories(analysis)
     if analysis.nodes:
-        yield _make_operators(analysis.total)
+        operators = [(operator, f"{number:,}") for operator, number in analysis.total.operators.items()]
+        more = len(operators) - _MOST_OPERATORS
+        below = f"and {count(more, 'operator')} more" if more > 0 else ""
+        yield _Section("Operators", ("operator", "nodes"), operators[:_MOST_OPERATORS], below)
     if analysis.modules:
         yield _make_modules(analysis, sort, depth, tree)
     if detailed:
-        yield _make_nodes(analysis.nodes)
+        yield _Section("Nodes", _NODES, [_make_node_row(node) for node in analysis.nodes], long=True)
     if analysis.tensors:
-        yield _make_tensors(analysis)
+        tensors = [
+            (_name_in_graph(tensor.name, tensor.graph), tensor.producer or "", " ".join(tensor.consumers))
+            for tensor in analysis.tensors
+        ]
+        yield _Section("Tensors", ("tensor", "made in", "read in"), tensors, long=True)
 
 
 def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
@@ -131,22 +144,14 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
 
 def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
-    rows = [
-        (evidence, CONFIDENCE[evidence], f"{number:,}", f"{100 * number / nodes:.1f}")
-        for evidence, number in analysis.by_evidence.items()
-        if number
-    ]
     attributed = analysis.attributed or 0
     below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
     levels = ", ".join(f"{number:,} {level}" for level, number in analysis.by_confidence.items())
     columns = ("evidence", "confidence", "nodes", "percent")
-    return _Section("Evidence", columns, rows, f"{below}; confidence: {levels}")
+    return _Section("Evidence", columns, list_evidence(analysis.by_evidence, nodes), f"{below}; confidence: {levels}")
 
 
 def _make_categories(analysis: AnalysisResult) -> _Section:
-    if analysis.hierarchy is None:
-        totals = [(share.name, f"{share.total:,}") for share in analysis.categories]
-        return _Section("Categories", ("category", "nodes"), totals)
     columns = ("category", "nodes", "attributed", "percent", "threshold", "")
     rows = []
     for share in analysis.categories:
@@ -155,51 +160,26 @@ def _make_categories(analysis: AnalysisResult) -> _Section:
     return _Section("Categories", columns, rows)
 
 
-def _make_operators(total: Tally) -> _Section:
-    rows = [(operator, f"{number:,}") for operator, number in list(total.operators.items())[:_MOST_OPERATORS]]
-    more = len(total.operators) - len(rows)
-    return _Section("Operators", ("operator", "nodes"), rows, f"and {count(more, 'operator')} more" if more else "")
-
-
 def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None, tree: bool) -> _Section:
-    shown = [line for line in analysis.modules if line.level is None or depth is None or line.level <= depth]
+    shown = {
+        position: line
+        for position, line in enumerate(analysis.modules)
+        if line.level is None or depth is None or line.level <= depth
+    }
     deeper = len(analysis.modules) - len(shown)
-    labels = _draw_tree(analysis.modules, shown) if tree else [line.call.tag for line in shown]
-    named = list(zip(labels, shown, strict=True))
+    arms = draw_arms({position: line.parent for position, line in shown.items()})
+    named = [(arms[i] + line.label if tree else line.call.tag, line) for i, line in shown.items()]
     if sort is not None:
-        named = sorted((item for item in named if item[1].level is not None), key=lambda item: -_measure(item[1], sort))
+        measure = attrgetter(_MEASURES[sort])
+        named = [(label, line) for label, line in named if line.level is not None]
+        named.sort(key=lambda item: -(measure(item[1]) or 0))
     known = analysis.parameters is not None
     sizes = ("parameters", "bytes") if known else ()
     columns = ("call", "module", "nodes", "own", *sizes, "multiply-adds", "operators")
     rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
     hidden = 0 if analysis.filters else (analysis.calls or 0) - len(analysis.modules)
-    return _Section("Modules", columns, rows, _describe_modules(named, deeper, hidden, known))
-
-
-def _measure(line: ModuleLine, sort: str) -> int:
-    measures = {
-        "nodes": line.total.nodes,
-        "parameters": line.parameters,
-        "bytes": line.bytes,
-        "multiply-adds": line.total.multiply_adds,
-    }
-    return measures[sort] or 0
-
-
-def _draw_tree(modules: Sequence[ModuleLine], shown: Iterable[ModuleLine]) -> list[str]:
-    """Return the label of each line with what leads to it; every line comes after the one above it."""
-    positions = {line.call.id: position for position, line in enumerate(modules)}
-    last = {line.parent: line.call.id for line in shown}
-    indents: dict[int, str] = {}
-    labels = []
-    for line in shown:
-        indent = arm = stem = ""
-        if line.parent is not None:
-            indent = indents[line.parent]
-            arm, stem = ("└─ ", "   ") if last[line.parent] == line.call.id else ("├─ ", "│  ")
-        indents[positions[line.call.id]] = indent + stem
-        labels.append(f"{indent}{arm}{line.label}")
-    return labels
+    below = _describe_modules([line for _, line in named], deeper, hidden, known)
+    return _Section("Modules", columns, rows, below)
 
 
 def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
@@ -215,13 +195,10 @@ def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
     )
 
 
-def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, hidden: int, known: bool) -> str:
-    lines = [line for _, line in named]
+def _describe_modules(lines: Sequence[ModuleLine], deeper: int, hidden: int, known: bool) -> str:
     parts = [f"{count(min(len(lines), _MOST_LINES), 'call')} shown"]
-    if len(lines) > _MOST_LINES:
-        parts.append(
-            f"{len(lines) - _MOST_LINES:,} more left out: narrow it down with --module, or take --csv or --json"
-        )
+    if more := max(len(lines) - _MOST_LINES, 0):
+        parts.append(f"{more:,} more left out: narrow it down with --module, or take --csv or --json")
     if deeper:
         parts.append(f"{deeper:,} deeper")
     if hidden:
@@ -235,32 +212,17 @@ def _describe_modules(named: Sequence[tuple[str, ModuleLine]], deeper: int, hidd
     return "; ".join(parts)
 
 
-def _make_nodes(nodes: Iterable[AnalyzedNode]) -> _Section:
-    columns = ("operator", "node", "category", "tag", "module", "evidence", "confidence", "multiply-adds", "stands for")
-    return _Section("Nodes", columns, [_make_node_row(node) for node in nodes], long=True)
+def _name_in_graph(name: str, graph: str) -> str:
+    return f"{name} in {graph}" if graph else name
 
 
 def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
     known = node.attribution
-    graph = f" in {node.graph}" if node.graph else ""
     attribution = ("", "", "") if known is None else (str(known.scope), known.evidence, known.confidence)
     work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
     several = () if known is None or known.origins == (known.scope,) else known.origins
-    calls = ", ".join(name_call(origin) for origin in several)
-    name = f"{node.name or node.output}{graph}"
-    return (node.operator, name, node.category, node.tag or "", *attribution, work, calls)
-
-
-def _make_tensors(analysis: AnalysisResult) -> _Section:
-    rows = [
-        (
-            tensor.name + (f" in {tensor.graph}" if tensor.graph else ""),
-            tensor.producer or "",
-            " ".join(tensor.consumers),
-        )
-        for tensor in analysis.tensors
-    ]
-    return _Section("Tensors", ("tensor", "made in", "read in"), rows, long=True)
+    name = _name_in_graph(node.name or node.output, node.graph)
+    return (node.operator, name, node.category, node.tag or "", *attribution, work, ", ".join(map(name_call, several)))
 
 
 # -- CSV --------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class _CleanTable(Table):
         super().add_row(*map(_clean_cell, cells), **options)  # type: ignore[arg-type]  # rich's own options
 
 
-def make_table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
+def make_table(*columns: str, numbers: Sequence[str] = ()) -> Table:
     """Return an empty table without lines; the columns named in `numbers` are aligned to the right."""
     table = _CleanTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -37,6 +37,16 @@ def _clean_cell(cell: RenderableType | None) -> RenderableType | None:
     if isinstance(cell, Text) and (cleaned := clean_name(cell.plain)) != cell.plain:
         return Text(cleaned)  # its parts' styles would no longer be where the parts are
     return cell
+
+
+def render_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, numbers: Sequence[str] = (), colour: bool = False
+) -> str:
+    """Render rows as a table; nothing where there are none."""
+    table = make_table(*columns, numbers=numbers)
+    for row in rows:
+        table.add_row(*row)
+    return to_text(table, colour=colour) if table.rows else ""
 
 
 def to_text(*parts: RenderableType, colour: bool = False) -> str:
@@ -57,9 +67,9 @@ def to_text(*parts: RenderableType, colour: bool = False) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def count(number: int, noun: str) -> str:
-    """Write a number of things: `1 node`, `1,024 nodes`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def join_blocks(*blocks: str) -> str:
+    """Join blocks of text with an empty line between them; those that are empty are left out."""
+    return "\n\n".join(filter(None, blocks))
 
 
 def align_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> str:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.errors import count
+from hieronnx.hierarchy.hierarchy import Hierarchy, draw_arms
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.report.names import name_module
-from hieronnx.report.text import count, make_table, to_text
+from hieronnx.report.text import make_table, to_text
 from hieronnx.tools.results import dump_record
 
 
@@ -103,60 +102,57 @@ def _grow(
 
 def render_tree(tree: Branch, *, nodes: bool = False, colour: bool = False) -> str:
     """Render a tree as text, a line for each call and, if asked, for each node."""
-    known = tree.parameters is not None
     columns = ["call", "module", "nodes", "own"]
-    columns += ["parameters"] if known else []
-    columns += ["evidence"] if nodes else []
-    table = make_table(*columns, numbers=("nodes", "own", "parameters"))
-    _add_branch(table, tree, "", "", nodes)
-    return to_text(table, "", _describe_tree(tree), colour=colour)
+    columns += ["parameters"] if tree.parameters is not None else []
+    table = make_table(*columns, *(["evidence"] if nodes else []), numbers=("nodes", "own", "parameters"))
+    lines = list(_list_lines(tree, nodes))
+    arms = draw_arms({position: parent for position, (parent, _, _) in enumerate(lines)})
+    for (_, branch, node), arm in zip(lines, arms.values(), strict=True):
+        if node is None:
+            table.add_row(*_make_branch_cells(branch, arm))
+        else:
+            blank = [""] * (len(columns) - 2)
+            table.add_row(*_make_node_cells(node, branch, arm), *blank, node.evidence)
+    shown = [branch for _, branch, node in lines if node is None]
+    return to_text(table, "", _describe_tree(tree, shown), colour=colour)
 
 
-def _add_branch(table: Table, branch: Branch, guide: str, indent: str, nodes: bool) -> None:
-    """Add the lines of a branch; `guide` leads to its own, `indent` to those below."""
+def _list_lines(tree: Branch, nodes: bool) -> Iterator[tuple[int | None, Branch, Node | None]]:
+    """Yield each line from top to bottom: the position of the one above it, its branch, and its node if it has one."""
+    waiting: list[tuple[int | None, Branch]] = [(None, tree)]
+    position = 0
+    while waiting:
+        parent, branch = waiting.pop()
+        listed = branch.own if nodes and not branch.context else ()
+        yield parent, branch, None
+        yield from ((position, branch, node) for node in listed)
+        waiting += [(position, child) for child in reversed(branch.children)]
+        position += 1 + len(listed)
+
+
+def _make_branch_cells(branch: Branch, arm: str) -> Iterator[str | Text]:
     style = "dim" if branch.context else "bold" if branch.call.tagged else ""
-    call = Text.assemble((guide, "dim"), (branch.label, style))
-    own = f"{len(branch.own):,}" if branch.own else "-"
-    cells: list[RenderableType] = [
-        call,
-        Text(name_module(branch.call), "cyan"),
-        f"{branch.total:,}",
-        own,
-    ]
-    cells += [f"{branch.parameters:,}"] if branch.parameters is not None else []
-    table.add_row(*cells)
-    listed = branch.own if nodes and not branch.context else ()
-    last = len(listed) + len(branch.children) - 1
-    for position, node in enumerate(listed):
-        _add_node(table, node, branch, indent + ("└─ " if position == last else "├─ "))
-    for position, child in enumerate(branch.children, len(listed)):
-        arm, stem = ("└─ ", "   ") if position == last else ("├─ ", "│  ")
-        _add_branch(table, child, indent + arm, indent + stem, nodes)
+    yield Text.assemble((arm, "dim"), (branch.label, style))
+    yield Text(name_module(branch.call), "cyan")
+    yield f"{branch.total:,}"
+    yield f"{len(branch.own):,}" if branch.own else "-"
+    if branch.parameters is not None:
+        yield f"{branch.parameters:,}"
 
 
-def _add_node(table: Table, node: Node, branch: Branch, guide: str) -> None:
-    name = node.name or node.output
+def _make_node_cells(node: Node, branch: Branch, arm: str) -> tuple[Text, Text]:
     graph = f"  in {node.graph}" if node.graph else ""
-    line = Text.assemble((guide, "dim"), (node.op_type, "green"), f"  {name}{graph}")
-    scope = "" if node.scope == branch.call.id else str(node.scope)
-    blank = [""] * (len(table.columns) - 3)
-    table.add_row(line, Text(scope, "cyan"), *blank, node.evidence)
+    name = Text.assemble((arm, "dim"), (node.op_type, "green"), f"  {node.name or node.output}{graph}")
+    return name, Text("" if node.scope == branch.call.id else str(node.scope), "cyan")
 
 
-def _describe_tree(tree: Branch) -> str:
-    shown, hidden = _count_lines(tree)
-    parts = [count(tree.total, "node"), f"{count(shown, 'call')} shown"]
-    if hidden:
+def _describe_tree(tree: Branch, shown: Sequence[Branch]) -> str:
+    parts = [count(tree.total, "node"), f"{count(len(shown), 'call')} shown"]
+    if hidden := sum(branch.hidden for branch in shown):
         parts.append(f"{hidden:,} deeper")
     if tree.parameters is None:
         parts.append("parameters unknown without the sidecar of the export")
     return ", ".join(parts)
-
-
-def _count_lines(branch: Branch) -> tuple[int, int]:
-    """Count the calls that are shown and those left out for being too deep."""
-    below = [_count_lines(child) for child in branch.children]
-    return 1 + sum(shown for shown, _ in below), branch.hidden + sum(hidden for _, hidden in below)
 
 
 # -- JSON -------------------------------------------------------------------------------------------------

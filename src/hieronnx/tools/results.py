@@ -77,10 +77,10 @@ def _to_builtins(value: Any) -> Any:
         return value
     if value.__class__ is CallId:
         return {"module": value.module, "call": value.number}
+    if isinstance(value, (tuple, list)):
+        return [_to_builtins(item) for item in value]
     if isinstance(value, Hierarchy):
         return {"model": _to_builtins(value.model), "summary": summary_to_dict(value)}
-    if isinstance(value, tuple | list):
-        return [_to_builtins(item) for item in value]
     if is_dataclass(value):
         return dump_record(value)
     if isinstance(value, Mapping):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from hieronnx.errors import count
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.results import Result, dump_record
 
@@ -62,9 +63,9 @@ class NodeChange:
     @property
     def node(self) -> ComparedNode:
         """The node as it is in B, or as it was in A."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        node = self.after or self.before
+        assert node is not None
+        return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +170,13 @@ class CompareResult(Result):
                 leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
                 if leader != own:
                     leaders[own] = leader
-        found: dict[CallId | None, list[NodeChange]] = {}
+        groups: dict[CallId | None, list[NodeChange]] = {}
         tags = {change.scope: change.tag for change in self.nodes}
         for change in self.nodes:
-            found.setdefault(_follow(leaders, change.scope), []).append(change)
-        for changes in found.values():
+            groups.setdefault(_follow(leaders, change.scope), []).append(change)
+        for changes in groups.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
-        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in found.items())
+        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in groups.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""
@@ -189,20 +190,16 @@ class CompareResult(Result):
         """Say in one line what came out."""
         if self.same:
             silent = "" if self.compared_values else " (contents of initializers not compared)"
-            return f"the same: {_count(self.pairs, 'node')}{silent}"
-        parts = [f"{_count(number, 'node')} {kind}" for kind in _ORDER if (number := self.count(kind))]
+            return f"the same: {count(self.pairs, 'node')}{silent}"
+        parts = [f"{count(number, 'node')} {kind}" for kind in _ORDER if (number := self.count(kind))]
         for role in ("input", "output", "initializer"):
             number = sum(change.role == role for change in self.values)
-            parts += [f"{_count(number, role)} not the same"] if number else []
-        parts += [f"{_count(len(self.functions), 'function')} not the same"] if self.functions else []
-        return f"different: {', '.join(parts)}; {_count(self.pairs - self.count('changed'), 'node')} the same"
+            parts += [f"{count(number, role)} not the same"] if number else []
+        parts += [f"{count(len(self.functions), 'function')} not the same"] if self.functions else []
+        return f"different: {', '.join(parts)}; {count(self.pairs - self.count('changed'), 'node')} the same"
 
 
 def _follow(leaders: Mapping[CallId | None, CallId | None], scope: CallId | None) -> CallId | None:
     while scope in leaders:
         scope = leaders[scope]
     return scope
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + "s" * (number != 1)

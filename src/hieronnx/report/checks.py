@@ -1,19 +1,25 @@
-"""A comparison as text and as Markdown."""
+"""What the checks found: a comparison as text and as Markdown, the findings of validate as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from hieronnx.errors import count
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
-from hieronnx.report.text import make_table, to_text
+from hieronnx.report.text import join_blocks, make_table, render_table, to_text
 
 if TYPE_CHECKING:
-    from hieronnx.tools.compare.result import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
+    from hieronnx.tools.compare.result import CompareResult, Kind, NodeChange, ValueChange
+    from hieronnx.tools.validate.result import ValidateResult
 
+_MOST_ALIKE = 5
+"""So many findings of a kind are listed; the rest are counted."""
+_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
@@ -27,27 +33,42 @@ _NODE_COLUMNS = ("kind", "operator", "node", "graph", "module", "differences")
 
 def render_comparison(comparison: CompareResult, *, limit: int | None = None, colour: bool = False) -> str:
     """Render what was added, removed and changed, by module; after `limit` nodes the rest is only counted."""
-    parts: list[RenderableType] = [Text(f"--- {clean_name(comparison.a)}\n+++ {clean_name(comparison.b)}", "bold")]
-    parts.append(comparison.describe())
-    parts += _render_groups(comparison, limit)
-    parts += _render_values(comparison, limit)
-    for key, kind in comparison.functions.items():
-        parts.append(Text(f"{_SIGNS[kind]} function {clean_name(key)}", _STYLES[kind]))
-    if comparison.operators:
-        parts.append(to_text(_render_operators(comparison), colour=colour))
-    parts.append("\n".join(f"note, which does not count: {clean_name(note)}" for note in comparison.notes))
-    return "\n\n".join(to_text(part, colour=colour) for part in parts if part)
+    functions = comparison.functions.items()
+    parts: list[RenderableType] = [
+        Text(f"--- {clean_name(comparison.a)}\n+++ {clean_name(comparison.b)}", "bold"),
+        comparison.describe(),
+        *_render_groups(comparison, limit),
+        *_render_values(comparison, limit),
+        *(Text(f"{_SIGNS[kind]} function {clean_name(key)}", _STYLES[kind]) for key, kind in functions),
+    ]
+    counts = [
+        (operator, *(f"{numbers[kind]:,}" if numbers[kind] else "-" for kind in _KINDS))
+        for operator, numbers in comparison.operators.items()
+    ]
+    return join_blocks(
+        *(to_text(part, colour=colour) for part in parts),
+        render_table(("operator", *_KINDS), counts, numbers=_KINDS, colour=colour),
+        to_text(*(f"note, which does not count: {clean_name(note)}" for note in comparison.notes)),
+    )
 
 
 def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
     left = len(comparison.nodes) if limit is None else limit
     for group in comparison.groups:
         shown = group.changes[: max(left, 0)]
-        lines = [_render_node(change) for change in shown]
+        lines = [
+            _render_line(change, f"{change.node.operator}  {change.node.name or change.node.output}", change.node.graph)
+            for change in shown
+        ]
         if len(shown) < len(group.changes):
             lines.append(Text(f"  … {len(group.changes) - len(shown):,} more", "dim"))
         left -= len(shown)
-        yield Text("\n").join([_render_heading(group), *lines])
+        what = clean_line(group.summary)
+        heading = Text(what, "bold")
+        if group.scope is not None:
+            call, tag = clean_name(name_call(group.scope)), clean_name(group.tag or "")
+            heading = Text.assemble((call, "bold cyan"), (f": {what}", "bold"), (f"  {tag}", "dim"))
+        yield Text("\n").join([heading, *lines])
 
 
 def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
@@ -66,19 +87,6 @@ def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Tex
             yield Text("\n").join([Text(f"{role}s", "bold"), *lines])
 
 
-def _render_heading(group: ChangeGroup) -> Text:
-    what = clean_line(group.summary)
-    if group.scope is None:
-        return Text(what, "bold")
-    call, tag = clean_name(name_call(group.scope)), clean_name(group.tag or "")
-    return Text.assemble((call, "bold cyan"), (f": {what}", "bold"), (f"  {tag}", "dim"))
-
-
-def _render_node(change: NodeChange) -> Text:
-    node = change.node
-    return _render_line(change, f"{node.operator}  {node.name or node.output}", node.graph)
-
-
 def _render_value(change: ValueChange) -> Text:
     name = change.after if change.before in (None, change.after) else change.before
     other = f" ({change.after} there)" if change.after not in (None, name) else ""
@@ -92,13 +100,6 @@ def _render_line(change: NodeChange | ValueChange, name: str, graph: str) -> Tex
 
 def _tell(change: NodeChange | ValueChange) -> str:
     return "; ".join(map(str, change.differences))
-
-
-def _render_operators(comparison: CompareResult) -> RenderableType:
-    table = make_table("operator", *_KINDS, numbers=_KINDS)
-    for operator, counts in comparison.operators.items():
-        table.add_row(operator, *(f"{counts[kind]:,}" if counts[kind] else "-" for kind in _KINDS))
-    return table
 
 
 # -- Markdown ---------------------------------------------------------------------------------------------
@@ -118,7 +119,11 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         blocks += ["## Modules", make_markdown_table(["module", "tag", "what was done"], modules)]
         counts = [[name, *(str(c[kind]) for kind in _KINDS)] for name, c in comparison.operators.items()]
         blocks += ["## Operators", make_markdown_table(["operator", *_KINDS], counts, _KINDS)]
-        blocks += ["## Nodes", make_markdown_table(_NODE_COLUMNS, map(_node_row, comparison.nodes))]
+        nodes = [
+            [c.kind, c.node.operator, c.node.name or c.node.output, c.node.graph, str(c.scope or ""), _tell(c)]
+            for c in comparison.nodes
+        ]
+        blocks += ["## Nodes", make_markdown_table(_NODE_COLUMNS, nodes)]
     if comparison.values:
         rows = [[c.role, c.kind, c.before or "", c.after or "", _tell(c)] for c in comparison.values]
         columns = ["role", "kind", "before", "after", "differences"]
@@ -130,6 +135,21 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _node_row(change: NodeChange) -> list[str]:
-    node, scope = change.node, "" if change.scope is None else str(change.scope)
-    return [change.kind, node.operator, node.name or node.output, node.graph, scope, _tell(change)]
+# -- findings ---------------------------------------------------------------------------------------------
+
+
+def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
+    """Render findings as a table, many of a kind by the first few; and what they come to."""
+    parts = [f"fixed: {what}" for what in result.fixed]
+    if result.findings:
+        table = make_table("severity", "check", "place", "what is wrong", "what to do")
+        for (severity, check), group in groupby(result, key=lambda item: (item.severity, item.check)):
+            items = list(group)
+            for item in items[:_MOST_ALIKE]:
+                table.add_row(Text(severity, _SEVERITY_STYLES[severity]), check, item.place, item.message, item.remedy)
+            if len(items) > _MOST_ALIKE:
+                table.add_row("", check, f"… and {len(items) - _MOST_ALIKE:,} more; --json lists them all")
+        parts.append(to_text(table, colour=colour))
+    counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
+    verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
+    return join_blocks(*parts, verdict)

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -90,7 +91,9 @@ class _Watcher:
             private_torch.observe_module_calls(self._enter, self._returned, self._leave),
             private_torch.observe_fx_nodes(self._mark),
             private_torch.observe_translation(self._keep_raw),
-            self._values.watching(),
+            private_torch.observe_traced_tensors(self._values.note_version),
+            private_torch.observe_retraced_nodes(self._values.follow),
+            private_torch.observe_translated_graphs(self._values.keep_values),
         ):
             yield
 
@@ -158,8 +161,8 @@ class _Watcher:
             return call
         stack = node.meta.get("nn_module_stack") or (source.meta.get("nn_module_stack") if source is not None else None)
         paths = [((key, name), self._path_of_stack_key(str(key))) for key, (name, _) in (stack or {}).items()]
-        known = [(key, path) for key, path in paths if path is not None]
-        return self._recorder.enter_recorded(self._branches[-1], known) if known else call
+        named = [(key, path) for key, path in paths if path is not None]
+        return self._recorder.enter_recorded(self._branches[-1], named) if named else call
 
     def _outermost(self, body: nn.Module) -> nn.Module:
         while body in self._owners:
@@ -183,7 +186,7 @@ class _Watcher:
         nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
         if nodes and not any(map(_read_mark, nodes)):
             self._mark_from_stacks(nodes)
-        final = self._final = self._recorder.settle(self._outermost)
+        self._final = self._recorder.settle(self._outermost)
         if model.functions:
             model = model.clone()
             for _, node in walk_nodes(model):
@@ -193,27 +196,22 @@ class _Watcher:
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         self._scopes = []
-        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node, final)))
+        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node)))
         self._values.keep_raw(self._raw)
 
-    def _attribute(self, node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
+    def _attribute(self, node: ir.Node) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
         marked = CallId(*json.loads(inlined)) if inlined is not None else self._call_of(node)
-        if marked is None:
-            return None
-        call = final[marked]
-        return Attribution(call, (call,), self._evidence)
+        call = None if marked is None else self._final[marked]
+        return None if call is None else Attribution(call, (call,), self._evidence)
 
     def _call_of(self, node: ir.Node) -> CallId | None:
         """Return the call that an ONNX node's FX node was marked with, or that torch's own record has for it."""
         source = node.meta.get("node")
         if source is None:
             return None
-        call = _read_mark(source)
-        if call is not None:
-            return call
         keys = list(source.meta.get("nn_module_stack") or ())
-        return self._stack_calls.get(str(keys[-1])) if keys else None
+        return _read_mark(source) or (self._stack_calls.get(str(keys[-1])) if keys else None)
 
     def _mark_from_stacks(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Mark the nodes from torch's own record of modules: where torch.export could only trace strictly, by Dynamo.
@@ -227,8 +225,8 @@ class _Watcher:
             stack = (node.meta.get("nn_module_stack") or {}).items()
             names = [(key, private_torch.strip_root(name)) for key, (name, _) in stack]
             paths = [(item, self._path_of_stack_key(str(item[0])) or self._path_of_alias(item[1])) for item in names]
-            known = [(item, path) for item, path in paths if path]
-            call = self._recorder.enter_recorded("strict", known) if stack else None
+            named = [(item, path) for item, path in paths if path]
+            call = self._recorder.enter_recorded("strict", named) if stack else None
             if call is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
@@ -254,7 +252,7 @@ class _FxValues:
     """
 
     def __init__(self) -> None:
-        self.recorder = IORecorder(self._number_tensors)
+        self.recorder = IORecorder(partial(map, self._number_tensor))
         self._tracer: Any = None
         self._versions: dict[torch.fx.Node, int] = {}
         """How often the memory of a node's tensor had been written to when the node was made."""
@@ -269,28 +267,16 @@ class _FxValues:
         self._tensors: dict[int, int] = {}
         """The tensor of the raw graph's view for each number."""
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            private_torch.observe_traced_tensors(self._note_version),
-            private_torch.observe_retraced_nodes(self._follow),
-            private_torch.observe_translated_graphs(self._keep_values),
-        ):
-            yield
-
     def begin(self, tracer: Any) -> None:
         """Begin again with a tracer that runs the model."""
         self._tracer = tracer
         self.recorder.calls.clear()
         self._retraced.clear()
 
-    def _note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+    def note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        """Note in which version a tensor is traced."""
         if not tensor.is_inference():
             self._versions[node] = tensor._version
-
-    def _number_tensors(self, tensors: Sequence[torch.Tensor]) -> Iterator[int | None]:
-        return map(self._number_tensor, tensors)
 
     def _number_tensor(self, tensor: torch.Tensor) -> int | None:
         node = private_torch.traced_node(tensor, self._tracer)
@@ -306,7 +292,8 @@ class _FxValues:
             self._nodes.append(node)
         return number
 
-    def _follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+    def follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+        """Follow a node that torch traced again to the one that now stands for it."""
         number = old.meta.get(_NUMBER_KEY)
         if number is not None and old is not new:
             self._retraced[number] = self._number_of(new)
@@ -316,15 +303,14 @@ class _FxValues:
 
         torch runs the code of a region that it set apart, such as one without gradients, where it traces it again.
         """
-        number = old.meta.get(_NUMBER_KEY)
-        if number is not None:
-            if old is self._line:  # it became more than one
-                self._retraced.pop(number, None)
-            elif _out_of_place_name(old) == _out_of_place_name(new):
-                self._retraced[number] = self._number_of(new)
+        if old is self._line:  # it became more than one
+            self._retraced.pop(old.meta.get(_NUMBER_KEY, -1), None)
+        elif str(old.target).replace("_.", ".") == str(new.target).replace("_.", "."):  # none works in place any more
+            self.follow(old, new)
         self._line = old
 
-    def _keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
+    def keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
+        """Keep what became of the numbered nodes of a graph that was translated."""
         self._values = {}  # the main graph comes last
         for node in graph.nodes:
             number = node.meta.get(_NUMBER_KEY)
@@ -346,8 +332,3 @@ class _FxValues:
             number = self._retraced[number]
             tensor = self._tensors.get(number, tensor)
         return tensor
-
-
-def _out_of_place_name(node: torch.fx.Node) -> str:
-    """Name what a node does, whether or not it works in place: traced again, it does not."""
-    return str(node.target).replace("_.", ".")

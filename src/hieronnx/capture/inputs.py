@@ -9,13 +9,12 @@ import inspect
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.capture.pretrained import is_pretrained, make_pretrained
+from hieronnx.capture.pretrained import make_pretrained
 from hieronnx.capture.specs import (
-    Given,
     InputSpec,
     Limits,
     Parameters,
-    describe_missing,
+    check_complete,
     draw_all,
     read_example,
     required,
@@ -25,9 +24,6 @@ from hieronnx.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-# --- making inputs --------------------------------------------------------------------------------
 
 
 def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, Any]:
@@ -40,29 +36,23 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.
     """
     parameters = inspect.signature(model.forward).parameters
-    given = _index_specs(specs)
+    given: dict[str, InputSpec] = {}
+    for spec in specs:
+        if spec.name in given:
+            raise InputError(f"input '{spec.name}' is given twice")
+        given[spec.name] = spec
     _check_names(model, parameters, given, what="input")
     example = read_example(model, "example_inputs", parameters)
-    if example is None and is_pretrained(model):
+    if example is None and hasattr(model, "config") and hasattr(model, "main_input_name"):  # of Hugging Face
         return _sort(make_pretrained(model, parameters, given), parameters)
     if example is None:
         example = read_example(model, "dummy_inputs", parameters)
     return _sort(_make_plain(model, parameters, given, example), parameters)
 
 
-def _index_specs(specs: Iterable[InputSpec]) -> dict[str, InputSpec]:
-    given: dict[str, InputSpec] = {}
-    for spec in specs:
-        if spec.name in given:
-            raise InputError(f"input '{spec.name}' is given twice")
-        given[spec.name] = spec
-    return given
-
-
 def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = [p.name for p in parameters.values() if p.kind in by_name]
-    takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in names:
         # A model that takes anything is trusted with it, but for a name so near that it must be a slip.
         if name in known or (takes_any and not suggest(name, known, cutoff=0.85)):
@@ -77,14 +67,8 @@ def _sort(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     return dict(sorted(inputs.items(), key=lambda item: positions.get(item[0], len(positions))))
 
 
-# --- a plain module -------------------------------------------------------------------------------
-
-
 def _make_plain(
-    model: nn.Module,
-    parameters: Parameters,
-    given: Given,
-    example: Mapping[str, Any] | None,
+    model: nn.Module, parameters: Parameters, given: Mapping[str, InputSpec], example: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     if example is not None and not given:
         return dict(example)
@@ -92,18 +76,12 @@ def _make_plain(
     # Beside given inputs only the required ones are taken over: an optional one may be of another size.
     missing = [name for name in required(parameters) if name not in inputs]
     inputs |= {name: example[name] for name in missing if example and name in example}
-    kinds = {p.name: p.kind for p in parameters.values()}
-    unnamed = [p for p in required(parameters) if kinds[p] is inspect.Parameter.POSITIONAL_ONLY]
-    if unnamed or (not inputs and inspect.Parameter.VAR_POSITIONAL in kinds.values()):
+    unnamed = [p for p in required(parameters) if parameters[p].kind is inspect.Parameter.POSITIONAL_ONLY]
+    if unnamed or (not inputs and any(p.kind is p.VAR_POSITIONAL for p in parameters.values())):
         takes = f"{type(model).__name__}.forward takes {', '.join(unnamed) or 'its inputs'}"
         raise InputError(f"{takes} by position only; export it from Python, with args=…")
-    missing = [name for name in missing if name not in inputs]
-    if missing:
-        raise InputError(describe_missing(model, missing))
+    check_complete(model, [name for name in missing if name not in inputs])
     return inputs
-
-
-# --- dynamic axes ---------------------------------------------------------------------------------
 
 
 def to_dynamic_shapes(
@@ -121,7 +99,8 @@ def to_dynamic_shapes(
         return None
     parameters = inspect.signature(model.forward).parameters
     _check_names(model, parameters, dynamic, what="dynamic input")
-    _check_axes(kwargs, dynamic)
+    for name in dynamic:
+        _check_axes(name, dynamic[name], kwargs)
     shapes: dict[str, Any] = {}
     for name in _sort(kwargs, parameters):
         axes = dict(dynamic[name]) if name in dynamic else None
@@ -133,14 +112,13 @@ def to_dynamic_shapes(
     return shapes
 
 
-def _check_axes(kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]) -> None:
-    for name, axes in dynamic.items():
-        if name not in kwargs:
-            hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"
-            raise InputError(f"dynamic input '{name}' is not among the inputs of this export{hint}")
-        shape = getattr(kwargs[name], "shape", None)
-        if shape is None:
-            raise InputError(f"dynamic input '{name}' is a {type(kwargs[name]).__name__}, not a tensor")
-        wrong = [axis for axis in axes if not 0 <= axis < len(shape)]
-        if wrong:
-            raise InputError(f"input '{name}' of shape {list(shape)} has no axis {wrong[0]}")
+def _check_axes(name: str, axes: Iterable[int], kwargs: Mapping[str, Any]) -> None:
+    if name not in kwargs:
+        hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"
+        raise InputError(f"dynamic input '{name}' is not among the inputs of this export{hint}")
+    shape = getattr(kwargs[name], "shape", None)
+    if shape is None:
+        raise InputError(f"dynamic input '{name}' is a {type(kwargs[name]).__name__}, not a tensor")
+    wrong = next((axis for axis in axes if not 0 <= axis < len(shape)), None)
+    if wrong is not None:
+        raise InputError(f"input '{name}' of shape {list(shape)} has no axis {wrong}")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -13,8 +12,8 @@ from hieronnx.capture.specs import (
     InputSpec,
     Limits,
     Parameters,
+    check_complete,
     describe,
-    describe_missing,
     draw_all,
     read_example,
     required,
@@ -29,40 +28,20 @@ _Shape: TypeAlias = tuple[int, ...]
 
 # --- what the conventional parameter names mean ---------------------------------------------------
 
-
-@dataclass(frozen=True, slots=True)
-class _Meaning:
-    """What a parameter takes: `values` of a kind, in one of several `shapes` of named sizes."""
-
-    values: str
-    shapes: tuple[tuple[str, ...], ...]
-
-
-_IDS = _Meaning("ids", (("batch", "sequence"),))
-_IMAGES = _Meaning(
-    "floats",
-    (("batch", "frames", "channels", "height", "width"), ("batch", "channels", "height", "width")),
-)
-_MEANINGS: Mapping[str, _Meaning] = {
-    "input_ids": _IDS,
-    "decoder_input_ids": _IDS,
-    "attention_mask": _Meaning("mask", (("batch", "sequence"),)),
-    "token_type_ids": _Meaning("types", (("batch", "sequence"),)),
+_IMAGES = ("batch frames channels height width", "batch channels height width")
+# The shapes that a parameter may take, in named sizes.
+_SHAPES: Mapping[str, tuple[str, ...]] = {
+    "input_ids": ("batch sequence",),
+    "decoder_input_ids": ("batch sequence",),
+    "attention_mask": ("batch sequence",),
+    "token_type_ids": ("batch sequence",),
     "pixel_values": _IMAGES,
     "pixel_values_videos": _IMAGES,
-    "input_values": _Meaning(
-        "floats", (("batch", "length", "bins"), ("batch", "tracks", "samples"), ("batch", "samples"))
-    ),
-    "input_features": _Meaning(
-        "floats",
-        (
-            ("batch", "bins", "steps"),
-            ("batch", "steps", "bins"),
-            ("batch", "bins", "positions"),
-            ("batch", "positions", "bins"),
-        ),
-    ),
+    "input_values": ("batch length bins", "batch tracks samples", "batch samples"),
+    "input_features": ("batch bins steps", "batch steps bins", "batch bins positions", "batch positions bins"),
 }
+# The kind of values of those that take no floats.
+_KINDS = {"input_ids": "ids", "decoder_input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
 # The config fields that give a size, and the size where a config has none of them. A shape with a size that
 # has neither is none of the model's.
 _SIZES: Mapping[str, tuple[tuple[str, ...], int | None]] = {
@@ -86,18 +65,10 @@ _MODALITIES: Mapping[str, tuple[str, ...]] = {
     "video": ("pixel_values_videos", "pixel_values"),
     "audio": ("input_features", "input_values"),
 }
-_ALTERNATIVES: Mapping[str, str] = {
-    "input_ids": "inputs_embeds",
-    "decoder_input_ids": "decoder_inputs_embeds",
-}
+_ALTERNATIVES = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
 
 
 # --- a Hugging Face model -------------------------------------------------------------------------
-
-
-def is_pretrained(model: nn.Module) -> bool:
-    """Tell whether a model has what Hugging Face models have: a config and a main input."""
-    return hasattr(model, "config") and hasattr(model, "main_input_name")
 
 
 def make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> dict[str, Any]:
@@ -105,40 +76,34 @@ def make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> d
     for spec in given.values():
         _check_spec(model, spec)
     names = _choose_names(model, parameters, given)
-    shapes = {name: _list_shapes(model, name, given) for name in names if name in _MEANINGS}
-    shapes = {name: possible for name, possible in shapes.items() if possible}
-    rest = _take_dummies(model, parameters, [name for name in names if name not in shapes])
-    candidates = [
-        {**_draw_inputs(model, [*given.values(), *_make_specs(model, dict(zip(shapes, choice, strict=True)))]), **rest}
-        for choice in product(*shapes.values())
-    ]
+    shapes = {name: possible for name in names if (possible := _list_shapes(model, name, given))}
+    # What no table tells how to make comes from the model's own `dummy_inputs`.
+    others = [name for name in names if name not in shapes]
+    dummies = (read_example(model, "dummy_inputs", parameters) if others else None) or {}
+    check_complete(model, [name for name in others if name not in dummies])
+    floats = (parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point)
+    dtype = str(next(floats, "float32")).removeprefix("torch.")
+    candidates = []
+    for choice in product(*shapes.values()):
+        made = (InputSpec(n, "int64" if n in _KINDS else dtype, s) for n, s in zip(shapes, choice, strict=True))
+        limits = {spec: _read_limits(model.config, spec.name) for spec in (*given.values(), *made)}
+        candidates.append({**draw_all(model, limits), **{name: dummies[name] for name in others}})
     return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
-
-
-def _take_dummies(model: nn.Module, parameters: Parameters, names: Sequence[str]) -> dict[str, Any]:
-    """Take what no table tells how to make from the model's own `dummy_inputs`."""
-    dummies = (read_example(model, "dummy_inputs", parameters) if names else None) or {}
-    missing = [name for name in names if name not in dummies]
-    if missing:
-        raise InputError(describe_missing(model, missing))
-    return {name: dummies[name] for name in names}
 
 
 def _choose_names(model: nn.Module, parameters: Parameters, given: Given) -> list[str]:
     """List the parameters to make: the main input, required ones and those that go with them."""
     config: Any = model.config
     main: Any = model.main_input_name
-    names = [main] if isinstance(main, str) else list(main)
-    names += required(parameters)
-    names += _list_modalities(model, parameters)
+    names = [*([main] if isinstance(main, str) else main), *required(parameters), *_list_modalities(model, parameters)]
     if getattr(config, "is_encoder_decoder", False):
         names.append("decoder_input_ids")
     # A mask beside images or audio is over patches or frames, whose number only the model knows.
     texts = {"input_ids", "inputs_embeds"} & {name for name in (*names, *given) if name in parameters}
     names += ["attention_mask"] if texts else []
     names += ["token_type_ids"] if texts and _read_config(config, ("type_vocab_size",)) else []
-    known = (name for name in dict.fromkeys(names) if name in parameters and name not in given)
-    return [name for name in known if _ALTERNATIVES.get(name) not in given]
+    missing = (name for name in dict.fromkeys(names) if name in parameters and name not in given)
+    return [name for name in missing if _ALTERNATIVES.get(name) not in given]
 
 
 def _list_modalities(model: nn.Module, parameters: Parameters) -> list[str]:
@@ -155,7 +120,8 @@ def _list_modalities(model: nn.Module, parameters: Parameters) -> list[str]:
 
 def _list_shapes(model: nn.Module, name: str, given: Given) -> tuple[_Shape, ...]:
     """List the shapes that a parameter may have, by the model's config and the inputs given."""
-    shapes = (tuple(_read_size(model, size, name, given) for size in shape) for shape in _MEANINGS[name].shapes)
+    named = (shape.split() for shape in _SHAPES.get(name, ()))
+    shapes = (tuple(_read_size(model, size, name, given) for size in shape) for shape in named)
     complete = (tuple(size for size in shape if size is not None) for shape in shapes if None not in shape)
     return tuple(dict.fromkeys(complete))
 
@@ -193,42 +159,27 @@ def _read_text_size(model: nn.Module, size: str, parameter: str, given: Given) -
     return min(default, limit) if axis == 1 and isinstance(limit, int) and limit > 0 else default
 
 
-def _make_specs(model: nn.Module, shapes: Mapping[str, _Shape]) -> list[InputSpec]:
-    dtypes = (parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point)
-    floating = str(next(dtypes, "float32")).removeprefix("torch.")
-    return [
-        InputSpec(name, floating if _MEANINGS[name].values == "floats" else "int64", shape)
-        for name, shape in shapes.items()
-    ]
-
-
 def _check_spec(model: nn.Module, spec: InputSpec) -> None:
     """Refuse a given dtype or shape that the model cannot take."""
-    meaning = _MEANINGS.get(spec.name)
-    if meaning is None or meaning.values == "mask":  # masks of more axes and of any dtype are in use
+    kind = _KINDS.get(spec.name)
+    if spec.name not in _SHAPES or kind == "mask":  # masks of more axes and of any dtype are in use
         return
-    if meaning.values != "floats" and not spec.dtype.startswith(("int", "uint")):
+    if kind is not None and not spec.dtype.startswith(("int", "uint")):
         raise InputError(f"input '{spec.name}' takes integers; got {spec.dtype}, try int64")
-    known = [_name_sizes(model, shape) for shape in meaning.shapes]
-    if not any(_fits(spec.shape, shape) for shape in known):
-        expected = " or ".join(f"[{','.join(map(str, shape))}]" for shape in known)
-        shape = ",".join(map(str, spec.shape))
-        raise InputError(f"input '{spec.name}' has shape [{shape}]; {type(model).__name__} takes {expected}")
-
-
-def _name_sizes(model: nn.Module, shape: Sequence[str]) -> tuple[str | int, ...]:
-    """Replace the sizes that the weights depend on by their numbers."""
     fixed = {size: _read_config(model.config, _SIZES[size][0]) for size in _FIXED_SIZES}
-    return tuple(fixed[size] if isinstance(fixed.get(size), int) else size for size in shape)
+    possible = [
+        [fixed[size] if isinstance(fixed.get(size), int) else size for size in shape.split()]
+        for shape in _SHAPES[spec.name]
+    ]
+    given = ",".join(map(str, spec.shape))
+    if not any(_fits(spec.shape, shape) for shape in possible):
+        expected = " or ".join(f"[{','.join(map(str, shape))}]" for shape in possible)
+        raise InputError(f"input '{spec.name}' has shape [{given}]; {type(model).__name__} takes {expected}")
 
 
 def _fits(shape: Sequence[int], expected: Sequence[str | int]) -> bool:
     pairs = zip(shape, expected, strict=False)
     return len(shape) == len(expected) and all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
-
-
-def _draw_inputs(model: nn.Module, specs: Iterable[InputSpec]) -> dict[str, Any]:
-    return dict(draw_all(model, {spec: _read_limits(model, spec.name) for spec in specs}))
 
 
 def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -250,9 +201,8 @@ def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[st
         for module, training in modes:
             module.training = training
     shapes = (", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items()) for inputs in candidates)
-    tried = " and ".join(shapes)
     raise InputError(
-        f"{type(model).__name__} did not run with the inputs made from its config ({tried}); "
+        f"{type(model).__name__} did not run with the inputs made from its config ({' and '.join(shapes)}); "
         f"pass --input name=dtype[shape]. The last error: {describe(errors[-1])}"
     ) from errors[-1]
 
@@ -260,17 +210,19 @@ def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[st
 # --- reading configs ------------------------------------------------------------------------------
 
 
-def _read_limits(model: nn.Module, name: str) -> Limits:
-    config: Any = model.config
-    kind = _MEANINGS[name].values if name in _MEANINGS else ""
+def _read_limits(config: Any, name: str) -> Limits:
+    kind = _KINDS.get(name, "")
     if kind == "types":
         return Limits(kind, _read_config(config, ("type_vocab_size",)) or 1)
     if kind != "ids":
         return Limits(kind)
-    special = _read_special_ids(config)
+    # Token ids that mean something to the model (padding, end, image, …) are left out.
+    fields = (item for part in _walk_configs(config) for item in vars(part).items())
+    values = (value for field, value in fields if field.endswith(("_token_id", "_token_index")))
+    flat = (item for value in values for item in (value if isinstance(value, (list, tuple)) else (value,)))
+    special = frozenset(item for item in flat if isinstance(item, int))
     if name.startswith("decoder_"):
-        text = config.get_text_config(decoder=True)
-        return Limits(kind, _read_config(text, ("vocab_size",)) or 2, special)
+        return Limits(kind, _read_config(config.get_text_config(decoder=True), ("vocab_size",)) or 2, special)
     count = _read_config(config, ("vocab_size",)) or 2
     # Some models pool at the end token, and refuse a text without one.
     end = _read_config(config, ("eos_token_id",))
@@ -287,18 +239,5 @@ def _walk_configs(config: Any) -> Iterator[Any]:
 
 def _read_config(config: Any, fields: Sequence[str]) -> Any:
     """Return the first of some fields that a config, or one nested in it, has; None where none does."""
-    for part in _walk_configs(config):
-        for field in fields:
-            value = getattr(part, field, None)
-            if value is not None:
-                return value
-    return None
-
-
-def _read_special_ids(config: Any) -> frozenset[int]:
-    """Return the token ids that mean something to the model (padding, end, image, …)."""
-    endings = ("_token_id", "_token_index")
-    fields = (item for part in _walk_configs(config) for item in vars(part).items())
-    values = (value for field, value in fields if field.endswith(endings))
-    flat = (item for value in values for item in (value if isinstance(value, (list, tuple)) else (value,)))
-    return frozenset(item for item in flat if isinstance(item, int))
+    values = (getattr(part, field, None) for part in _walk_configs(config) for field in fields)
+    return next((value for value in values if value is not None), None)

@@ -25,12 +25,9 @@ from torch.nn.modules import module as module_hooks
 from torch.onnx._internal.exporter import _core as dynamo_core
 from torch.onnx._internal.torchscript_exporter import onnx_proto_utils
 from torch.onnx._internal.torchscript_exporter import utils as torchscript_utils
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec as TreeSpec
-from torch.utils._pytree import tree_flatten as tree_flatten
-from torch.utils._pytree import tree_leaves as tree_leaves
-from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 from hieronnx.capture.torchscript.graphs import all_values, node_outputs
 from hieronnx.errors import ExportError
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 disable_dispatch_modes = _disable_current_modes
+pytree = _pytree
 
 _Context: TypeAlias = AbstractContextManager[None]
 _LOCK = threading.RLock()

@@ -285,12 +285,12 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
     import torch
 
-    from hieronnx.capture.private_torch import exclusive
+    from hieronnx.capture.private_torch import EXCLUSIVE
 
     modes = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count()))
     try:
-        with exclusive(), torch.random.fork_rng(devices=devices):
+        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
             yield
     finally:
         for module, training in modes:

@@ -320,9 +320,10 @@ class _FxValues:
 
     def keep_raw(self, raw: View) -> None:
         """Find the values in the raw graph while they have its names: torch renames them as it optimizes."""
-        named = {raw.names[tensor]: tensor for tensor, graph in enumerate(raw.tensor_graphs) if graph == 0}
-        names = {number: getattr(value, "name", None) for number, value in self._values.items()}
-        self._tensors = {number: named[name] for number, name in names.items() if name in named}
+        tensors = (
+            (number, raw.find_tensor("", getattr(value, "name", None))) for number, value in self._values.items()
+        )
+        self._tensors = {number: tensor for number, tensor in tensors if tensor is not None}
         self._values.clear()
 
     def find_tensor(self, number: int) -> int | None:

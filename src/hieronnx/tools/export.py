@@ -97,27 +97,26 @@ def export(
         >>> result.hierarchy.coverage()
         1.0
     """
-    _require_torch()
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
+        raise MissingExtraError("torch and onnxscript", "torch")
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.capture.captured import ExportRequest
 
     destination = _choose_output(output, f)
-    _check(model, exporter, strategy, destination, torch_options)
-    policy = _parse_policy(torch_nn)
+    policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with staging(destination) as staged, _undisturbed(model):
-        request = ExportRequest(
-            model, given, dict(kwargs or {}), staged, destination, torch_options, strip_torch_metadata
-        )
+        inputs = given, dict(kwargs or {})
+        request = ExportRequest(model, *inputs, staged, destination, torch_options, strip_torch_metadata)
         used, captured, fallback = _capture(request, exporter, report)
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
         if hierarchy is None:
-            exported = Request(open_model(staged), model, given, request.kwargs)
+            exported = Request(open_model(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
@@ -131,7 +130,9 @@ def export(
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
     result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
-    _warn_of_opset(result, torch_options.get("opset_version"))
+    asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
+    if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
+        _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
     if verify_topology:
         report("exporting with torch alone")
         result = replace(result, topology=_compare_with_baseline(request, used))
@@ -163,11 +164,6 @@ class HierarchyExporter:
 # -- checks -----------------------------------------------------------------------------------------------
 
 
-def _require_torch() -> None:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
-        raise MissingExtraError("torch and onnxscript", "torch")
-
-
 def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[str] | None) -> Path:
     if output is not None and f is not None:
         raise InputError("output= and f= both say where to write; give one of them")
@@ -179,8 +175,10 @@ def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[s
     return Path(path)
 
 
-def _check(model: nn.Module, exporter: str, strategy: str, output: Path, torch_options: Mapping[str, Any]) -> None:
-    """Refuse what cannot work before anything is run."""
+def _check(
+    model: nn.Module, exporter: str, strategy: str, output: Path, torch_nn: str, torch_options: Mapping[str, Any]
+) -> TagPolicy:
+    """Refuse what cannot work before anything is run; return the policy of tags."""
     from torch import nn, onnx
 
     if not isinstance(model, nn.Module):
@@ -194,11 +192,6 @@ def _check(model: nn.Module, exporter: str, strategy: str, output: Path, torch_o
     for name in torch_options:
         check_known("option", name, list(inspect.signature(onnx.export).parameters))
     check_output(output, ())
-
-
-def _parse_policy(torch_nn: str) -> TagPolicy:
-    from torch import nn
-
     policy = TagPolicy.parse(torch_nn)
     for name in policy.torch_nn or ():
         check_known("class in torch.nn", name, dir(nn))
@@ -233,10 +226,9 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
 
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
     """Write the model, with a hierarchy inside if one is given."""
-    nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
-    about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
+    metadata = ({}, {}) if hierarchy is None else (embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
     try:
-        captured.write(nodes, about)
+        captured.write(*metadata)
     except (HieronnxError, MemoryError):
         raise
     except Exception as error:
@@ -271,12 +263,9 @@ def first_line(error: BaseException) -> str:
 def _failed(failures: Mapping[str, Exception]) -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {first_line(error)}" for name, error in failures.items())
-    other = {"dynamo": "torchscript", "torchscript": "dynamo"}
-    remedy = (
-        "run the model itself on these inputs first; if that works, try other example inputs or another opset"
-        if len(failures) > 1
-        else f"try exporter '{other[next(iter(failures))]}'"
-    )
+    remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
+    if len(failures) == 1:
+        remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
     return ExportError(f"torch could not export the model ({causes}); {remedy}")
 
 
@@ -295,10 +284,3 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _warn_of_opset(result: ExportResult, asked: int | None) -> None:
-    """Warn where the file has another opset than was asked for: torch keeps silent where it cannot convert."""
-    written = result.hierarchy.model.get("opset", {}).get("")
-    if asked is not None and written not in (None, asked):
-        _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)

@@ -77,6 +77,7 @@ class _Watcher:
         self.model_bytes = b""
         self._recorder = CallRecorder(model)
         self._values = TracedValues()
+        self.inputs_lowered, self.folded = self._values.inputs_lowered, self._values.folded
         self._calls: list[CallId] = []
         self._original_names: dict[nn.Module, str] = {}
         self._scope_calls: dict[str, CallId | None] = {}
@@ -228,10 +229,6 @@ class _Watcher:
             for number in (number for new in new_nodes for number in output_numbers(new)):
                 self._sources.setdefault(number, source)
 
-    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Follow the graph's inputs."""
-        self._values.inputs_lowered(before, after)
-
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Follow torch's new numbers for the values of the lowered graph."""
         self._values.renumbered(before, after)
@@ -248,10 +245,6 @@ class _Watcher:
         self._add_stage(seen, tensors=self._values.exported(seen), translated=True, parameters=parameters)
         indices = _index_nodes(seen)
         self._sources = {number: indices[number] for number in self._sources if number in indices}
-
-    def folded(self, graph: torch.Graph) -> None:
-        """Find the values that torch replaced by others."""
-        self._values.folded(graph)
 
     def finished(self, graph: torch.Graph) -> None:
         """Keep the finished graph, its values still under torch's numbers."""

@@ -179,11 +179,11 @@ class CallIO:
 
     def renumber(self, number_of: Callable[[int], int | None]) -> CallIO:
         """Return the same with other numbers for the tensors."""
-
-        def renumber(tensors: NumberedTensors | None) -> NumberedTensors | None:
-            return tensors and tuple((name, None if old is None else number_of(old)) for name, old in tensors)
-
-        return CallIO(renumber(self.received), renumber(self.returned))
+        received, returned = (
+            tensors and tuple((name, None if old is None else number_of(old)) for name, old in tensors)
+            for tensors in (self.received, self.returned)
+        )
+        return CallIO(received, returned)
 
 
 class IORecorder:
@@ -227,8 +227,7 @@ def _name_arguments(
     names = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters.values() if p.kind is p.VAR_POSITIONAL), "")
     names += [_join(rest, str(index)) for index in range(len(args) - len(names))]
-    order = {name: index for index, name in enumerate(parameters)}
-    by_keyword = sorted(kwargs.items(), key=lambda item: order.get(item[0], len(order)))
+    by_keyword = [(name, kwargs[name]) for name in dict.fromkeys((*parameters, *kwargs)) if name in kwargs]
     return [*zip(names, args, strict=False), *by_keyword]
 
 

@@ -78,9 +78,8 @@ class _Watcher:
         self._main_tracer: Any = None
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it traces again."""
-        self._raw: View | None = None
+        self._raw: Stage | None = None
         self._final: Mapping[CallId, CallId] = {}
-        self._scopes: list[Attribution | None] = []
         self._model = model
         self._evidence = "captured"
 
@@ -103,7 +102,7 @@ class _Watcher:
         sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
         recorded = {call: io for call, io in self._values.recorder.calls.items() if call in self._final}
         passed = {self._final[call]: io.renumber(self._values.find_tensor) for call, io in recorded.items()}
-        return sites, Stage(self._raw, self._scopes), passed
+        return sites, self._raw, passed
 
     # While torch.export traces -----------------------------------------------------------------------------
 
@@ -195,9 +194,9 @@ class _Watcher:
                     # The nodes of an inlined function get the metadata of the node that called it.
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
-        self._scopes = []
-        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node)))
-        self._values.keep_raw(self._raw)
+        scopes: list[Attribution | None] = []
+        self._raw = Stage(view_model(model, lambda _, node: scopes.append(self._attribute(node))), scopes)
+        self._values.keep_raw(self._raw.view)
 
     def _attribute(self, node: ir.Node) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
@@ -221,23 +220,18 @@ class _Watcher:
         """
         self._values.recorder.calls.clear()  # that was of an attempt that failed
         root = self._recorder.enter(self._model)
+        modules = self._model.named_modules(remove_duplicate=False)
+        aliases = {alias: self._recorder.path_of(id(module)) for alias, module in modules}
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()
             names = [(key, private_torch.strip_root(name)) for key, (name, _) in stack]
-            paths = [(item, self._path_of_stack_key(str(item[0])) or self._path_of_alias(item[1])) for item in names]
+            paths = [(item, self._path_of_stack_key(str(item[0])) or aliases.get(item[1])) for item in names]
             named = [(item, path) for item, path in paths if path]
             call = self._recorder.enter_recorded("strict", named) if stack else None
             if call is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
         self._evidence = "name"
-
-    def _path_of_alias(self, alias: str) -> str | None:
-        """Return the canonical path of a module from any of its names."""
-        try:
-            return self._recorder.path_of(id(self._model.get_submodule(alias)))
-        except AttributeError:  # a module that is not registered under the model
-            return None
 
 
 def _read_mark(node: torch.fx.Node) -> CallId | None:
@@ -274,7 +268,6 @@ class _FxValues:
         self._retraced.clear()
 
     def note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
-        """Note in which version a tensor is traced."""
         if not tensor.is_inference():
             self._versions[node] = tensor._version
 
@@ -293,7 +286,6 @@ class _FxValues:
         return number
 
     def follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        """Follow a node that torch traced again to the one that now stands for it."""
         number = old.meta.get(_NUMBER_KEY)
         if number is not None and old is not new:
             self._retraced[number] = self._number_of(new)
@@ -310,7 +302,6 @@ class _FxValues:
         self._line = old
 
     def keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
-        """Keep what became of the numbered nodes of a graph that was translated."""
         self._values = {}  # the main graph comes last
         for node in graph.nodes:
             number = node.meta.get(_NUMBER_KEY)

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,11 @@ _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
 # No decomposition here leads back to itself or to another of these.
 _WITH_PARTS = ("addmm", "baddbmm", "gelu", "native_group_norm", "native_layer_norm", "silu")
 
-_Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-
 
 @contextmanager
-def untouched(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Iterator[_Inputs]:
+def untouched(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
     """Yield copies of the inputs to run the model on; afterwards its buffers and the random state are as before."""
     # A forward may write to a buffer, as normalizations in training mode do, or put another in its place.
     buffers = [
@@ -46,20 +46,16 @@ def untouched(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] |
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers()) if tensor.is_cuda}
     with torch.random.fork_rng(devices=sorted({device.index or 0 for device in devices})), torch.no_grad():
         try:
-            yield _copy_inputs((tuple(args), dict(kwargs or {})))
+            # A forward may write to its inputs, too: a key-value cache grows with every run.
+            inputs = tuple(args), dict(kwargs or {})
+            leaves = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
+            # deepcopy refuses tensors that are the result of a differentiable computation.
+            yield deepcopy(inputs, {id(leaf): copy_tensor(leaf) for leaf in leaves if not leaf.is_leaf})
         finally:
             for module, name, tensor, before in buffers:
                 module._buffers[name] = tensor
                 if not tensor.is_meta and not torch.equal(tensor, before):
                     tensor.copy_(before)
-
-
-def _copy_inputs(inputs: _Inputs) -> _Inputs:
-    """Copy the inputs, since a forward may write to them: a key-value cache grows with every run."""
-    leaves = [leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor)]
-    # deepcopy refuses tensors that are the result of a differentiable computation.
-    memo: dict[int, Any] = {id(leaf): copy_tensor(leaf) for leaf in leaves if not leaf.is_leaf}
-    return deepcopy(inputs, memo)
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
@@ -91,7 +87,6 @@ class CallRecord:
     index: int
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
-    parent: CallId | None = None
     reads: tuple[int, ...] = ()
     """The numbers of the values that it took."""
     gives: tuple[int, ...] = ()
@@ -105,7 +100,7 @@ class EagerLog:
     ops: tuple[OpRecord, ...]
     calls: tuple[CallRecord, ...]
     sites: tuple[CallSite, ...] = ()
-    """The calls once more, with the attribute paths that they went through."""
+    """Who called them, and through which attribute paths."""
     parameters: Mapping[int, str] = field(default_factory=dict)
     """The names of the parameters and buffers among the values, by their numbers."""
 
@@ -190,12 +185,11 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         self, call: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Run one module call, hooks and all; a module that the model does not register makes no call."""
-        parent = self.call_recorder.current
         scope = self.call_recorder.enter(module)
         if scope is None:
             return call(module, *args, **kwargs)
         reads = self._note_reads((args, kwargs), kept=True)
-        self.calls[scope] = CallRecord(*scope, self._kept_of(reads), (), parent, reads)
+        self.calls[scope] = CallRecord(*scope, self._kept_of(reads), (), reads)
         try:
             result = call(module, *args, **kwargs)
         finally:

@@ -9,24 +9,15 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hieronnx.capture.specs import (
-    Given,
-    InputSpec,
-    Limits,
-    Parameters,
-    check_complete,
-    describe,
-    draw_all,
-    read_example,
-    required,
-    suggest,
-)
+from hieronnx.capture.specs import InputSpec, Limits, Parameters, describe, draw_all, required, suggest
 from hieronnx.errors import InputError
 
 if TYPE_CHECKING:
     from torch import nn
+
+_Given: TypeAlias = Mapping[str, InputSpec]
 
 
 def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, Any]:
@@ -45,11 +36,11 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
             raise InputError(f"input '{spec.name}' is given twice")
         given[spec.name] = spec
     _check_names(model, parameters, given, what="input")
-    example = read_example(model, "example_inputs", parameters)
+    example = _read_example(model, "example_inputs", parameters)
     if example is None and hasattr(model, "config") and hasattr(model, "main_input_name"):  # of Hugging Face
         return _sort(_make_pretrained(model, parameters, given), parameters)
     if example is None:
-        example = read_example(model, "dummy_inputs", parameters)
+        example = _read_example(model, "dummy_inputs", parameters)
     return _sort(_make_plain(model, parameters, given, example), parameters)
 
 
@@ -64,14 +55,39 @@ def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str],
         raise InputError(f"no {what} '{name}' in {type(model).__name__}.forward{hint}")
 
 
+def _read_example(model: nn.Module, attribute: str, parameters: Parameters) -> dict[str, Any] | None:
+    """Return the inputs that a model offers: a mapping, a tensor or a sequence, or what makes one."""
+    from torch import Tensor, nn
+
+    try:
+        example = getattr(model, attribute, None)
+        if callable(example) and not isinstance(example, nn.Module):
+            example = example()
+    except Exception as error:
+        raise InputError(f"{type(model).__name__}.{attribute} raised {describe(error)}") from error
+    if isinstance(example, Mapping):
+        return dict(example)
+    values = (example,) if isinstance(example, Tensor) else example
+    return dict(zip(parameters, values, strict=False)) if isinstance(values, (tuple, list)) else None
+
+
+def _check_complete(model: nn.Module, missing: Sequence[str]) -> None:
+    """Refuse to go on where nothing tells how to make some inputs."""
+    if missing:
+        options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
+        raise InputError(
+            f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
+            f"pass {options}, for example --input '{missing[0]}=float32[1,3]'"
+        )
+
+
 def _sort(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Order inputs by the signature; what only **kwargs takes comes last."""
-    positions = {name: position for position, name in enumerate(parameters)}
-    return dict(sorted(inputs.items(), key=lambda item: positions.get(item[0], len(positions))))
+    return {name: inputs[name] for name in dict.fromkeys((*parameters, *inputs)) if name in inputs}
 
 
 def _make_plain(
-    model: nn.Module, parameters: Parameters, given: Given, example: Mapping[str, Any] | None
+    model: nn.Module, parameters: Parameters, given: _Given, example: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     if example is not None and not given:
         return dict(example)
@@ -83,7 +99,7 @@ def _make_plain(
     if unnamed or (not inputs and any(p.kind is p.VAR_POSITIONAL for p in parameters.values())):
         takes = f"{type(model).__name__}.forward takes {', '.join(unnamed) or 'its inputs'}"
         raise InputError(f"{takes} by position only; export it from Python, with args=…")
-    check_complete(model, [name for name in missing if name not in inputs])
+    _check_complete(model, [name for name in missing if name not in inputs])
     return inputs
 
 
@@ -168,7 +184,7 @@ _MODALITIES: Mapping[str, tuple[str, ...]] = {
 _ALTERNATIVES = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
 
 
-def _make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> dict[str, Any]:
+def _make_pretrained(model: nn.Module, parameters: Parameters, given: _Given) -> dict[str, Any]:
     """Make inputs from a config; where it allows several shapes, the first that the model runs with."""
     for spec in given.values():
         _check_spec(model, spec)
@@ -176,8 +192,8 @@ def _make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> 
     shapes = {name: possible for name in names if (possible := _list_shapes(model, name, given))}
     # What no table tells how to make comes from the model's own `dummy_inputs`.
     others = [name for name in names if name not in shapes]
-    dummies = (read_example(model, "dummy_inputs", parameters) if others else None) or {}
-    check_complete(model, [name for name in others if name not in dummies])
+    dummies = (_read_example(model, "dummy_inputs", parameters) if others else None) or {}
+    _check_complete(model, [name for name in others if name not in dummies])
     floats = (parameter.dtype for parameter in model.parameters() if parameter.dtype.is_floating_point)
     dtype = str(next(floats, "float32")).removeprefix("torch.")
     candidates = []
@@ -188,7 +204,7 @@ def _make_pretrained(model: nn.Module, parameters: Parameters, given: Given) -> 
     return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
 
 
-def _choose_names(model: nn.Module, parameters: Parameters, given: Given) -> list[str]:
+def _choose_names(model: nn.Module, parameters: Parameters, given: _Given) -> list[str]:
     """List the parameters to make: the main input, required ones and those that go with them."""
     config: Any = model.config
     main: Any = model.main_input_name
@@ -215,7 +231,7 @@ def _list_modalities(model: nn.Module, parameters: Parameters) -> list[str]:
     return names
 
 
-def _list_shapes(model: nn.Module, name: str, given: Given) -> tuple[tuple[int, ...], ...]:
+def _list_shapes(model: nn.Module, name: str, given: _Given) -> tuple[tuple[int, ...], ...]:
     """List the shapes that a parameter may have, by the model's config and the inputs given."""
     named = (shape.split() for shape in _SHAPES.get(name, ()))
     shapes = (tuple(_read_size(model, size, name, given) for size in shape) for shape in named)
@@ -223,7 +239,7 @@ def _list_shapes(model: nn.Module, name: str, given: Given) -> tuple[tuple[int, 
     return tuple(dict.fromkeys(complete))
 
 
-def _read_size(model: nn.Module, size: str, parameter: str, given: Given) -> int | None:
+def _read_size(model: nn.Module, size: str, parameter: str, given: _Given) -> int | None:
     if size == "batch":
         return next((spec.shape[0] for spec in given.values() if spec.shape), _BATCH)
     if size == "sequence":
@@ -242,7 +258,7 @@ def _read_size(model: nn.Module, size: str, parameter: str, given: Given) -> int
     return number * prod(module.stride[0] for module in model.modules() if isinstance(module, nn.Conv1d))
 
 
-def _read_length(model: nn.Module, parameter: str, given: Given) -> int:
+def _read_length(model: nn.Module, parameter: str, given: _Given) -> int:
     """Return the length of a text: that of the texts given, where there are any."""
     texts = [given[name].shape for name in ("input_ids", "inputs_embeds", "attention_mask") if name in given]
     lengths = [shape[1] for shape in texts if len(shape) > 1]

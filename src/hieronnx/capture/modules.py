@@ -62,9 +62,7 @@ def _is_json(value: object) -> bool:
         return all(_is_json(item) for item in value)
     if isinstance(value, dict):
         return all(_is_json(key) and isinstance(key, str) and _is_json(item) for key, item in value.items())
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    return type(value) in _JSON_SCALARS
+    return type(value) in _JSON_SCALARS and (not isinstance(value, float) or math.isfinite(value))
 
 
 def parameter_names(model: nn.Module) -> dict[str, str]:

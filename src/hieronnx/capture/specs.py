@@ -1,4 +1,4 @@
-"""Specs of inputs, the values drawn for them, and what a model's forward and its own examples say of inputs."""
+"""Specs of inputs, and the values drawn for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from hieronnx.errors import InputError
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
-Given: TypeAlias = Mapping[str, "InputSpec"]
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -107,32 +106,6 @@ def required(parameters: Parameters) -> list[str]:
     """List the parameters that a call must pass."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in variadic]
-
-
-def read_example(model: nn.Module, attribute: str, parameters: Parameters) -> dict[str, Any] | None:
-    """Return the inputs that a model offers: a mapping, a tensor or a sequence, or what makes one."""
-    from torch import Tensor, nn
-
-    try:
-        example = getattr(model, attribute, None)
-        if callable(example) and not isinstance(example, nn.Module):
-            example = example()
-    except Exception as error:
-        raise InputError(f"{type(model).__name__}.{attribute} raised {describe(error)}") from error
-    if isinstance(example, Mapping):
-        return dict(example)
-    values = (example,) if isinstance(example, Tensor) else example
-    return dict(zip(parameters, values, strict=False)) if isinstance(values, (tuple, list)) else None
-
-
-def check_complete(model: nn.Module, missing: Sequence[str]) -> None:
-    """Refuse to go on where nothing tells how to make some inputs."""
-    if missing:
-        options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
-        raise InputError(
-            f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
-            f"pass {options}, for example --input '{missing[0]}=float32[1,3]'"
-        )
 
 
 def suggest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:

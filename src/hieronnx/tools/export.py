@@ -203,14 +203,16 @@ def _check(
 
 def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
-    from hieronnx.capture.routes import capture_export
+    from hieronnx.capture.dynamo import capture_dynamo
+    from hieronnx.capture.torchscript.route import capture_torchscript
 
-    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
+    routes = {"dynamo": capture_dynamo, "torchscript": capture_torchscript}
+    names = tuple(routes) if exporter == "auto" else (exporter,)
     failures: dict[str, Exception] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            captured = capture_export(request, name)
+            return name, routes[name](request), first_line(failures["dynamo"]) if failures else None
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
@@ -219,8 +221,6 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
                 path.unlink()
             if name != names[-1]:
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
-            continue
-        return name, captured, first_line(failures["dynamo"]) if failures else None
     raise _failed(failures) from next(iter(failures.values()))
 
 
@@ -237,7 +237,7 @@ def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None)
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
-    from hieronnx.capture.routes import export_baseline
+    from hieronnx.capture.baseline import export_baseline
     from hieronnx.tools.compare import compare
 
     with staging(request.destination) as staged, _undisturbed(request.model):

@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +41,14 @@ def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
     watcher = _Watcher(request.model)
     options = torchscript_options(request)
-    with watcher.watching(), by_position(request) as args, warnings.catch_warnings(), private_torch.without_graph_log():
+    with (
+        module_calls_through(watcher.run_call),
+        private_torch.observe_lowering(watcher),
+        private_torch.replace_file_writer(watcher.keep_file),
+        by_position(request) as args,
+        warnings.catch_warnings(),
+        private_torch.without_graph_log(),
+    ):
         # That the exporter is deprecated, whoever comes here knows.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
         warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
@@ -94,16 +100,6 @@ class _Watcher:
         self._finished: TorchView | None = None
         self._view = View()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            module_calls_through(self._run_call),
-            private_torch.observe_lowering(self),
-            private_torch.replace_file_writer(self._keep_file),
-        ):
-            yield
-
     def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
         """Return what was captured, once torch is done."""
         sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
@@ -111,7 +107,7 @@ class _Watcher:
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
-    def _run_call(
+    def run_call(
         self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         caller = self._recorder.current
@@ -256,7 +252,7 @@ class _Watcher:
         sources = [next((self._sources[n] for n in outputs if n in self._sources), None) for outputs in numbers]
         self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
 
-    def _keep_file(self, model_bytes: bytes) -> None:
+    def keep_file(self, model_bytes: bytes) -> None:
         """Keep what torch would write, and the names that the graph has in it: some nodes get theirs only there."""
         assert self._finished is not None
         self.model_bytes = model_bytes

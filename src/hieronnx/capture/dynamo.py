@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,7 +39,14 @@ def capture_dynamo(request: ExportRequest) -> Captured:
     options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
-    with watcher.watching():
+    with (
+        private_torch.observe_module_calls(watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_fx_nodes(watcher.mark),
+        private_torch.observe_translation(watcher.keep_raw),
+        private_torch.observe_traced_tensors(watcher.values.note_version),
+        private_torch.observe_retraced_nodes(watcher.values.follow),
+        private_torch.observe_translated_graphs(watcher.values.keep_values),
+    ):
         program = torch.onnx.export(
             request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
         )
@@ -68,7 +74,7 @@ class _Watcher:
 
     def __init__(self, model: nn.Module) -> None:
         self._recorder = CallRecorder(model)
-        self._values = _FxValues()
+        self.values = _FxValues()
         self._bodies: list[torch.fx.GraphModule] = []
         """Modules that Dynamo made of control flow, being traced: the outermost first."""
         self._branches: list[torch.fx.GraphModule] = []
@@ -83,30 +89,17 @@ class _Watcher:
         self._model = model
         self._evidence = "captured"
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            private_torch.observe_module_calls(self._enter, self._returned, self._leave),
-            private_torch.observe_fx_nodes(self._mark),
-            private_torch.observe_translation(self._keep_raw),
-            private_torch.observe_traced_tensors(self._values.note_version),
-            private_torch.observe_retraced_nodes(self._values.follow),
-            private_torch.observe_translated_graphs(self._values.keep_values),
-        ):
-            yield
-
     def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
         """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
         sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
-        recorded = {call: io for call, io in self._values.recorder.calls.items() if call in self._final}
-        passed = {self._final[call]: io.renumber(self._values.find_tensor) for call, io in recorded.items()}
+        recorded = {call: io for call, io in self.values.recorder.calls.items() if call in self._final}
+        passed = {self._final[call]: io.renumber(self.values.find_tensor) for call, io in recorded.items()}
         return sites, self._raw, passed
 
     # While torch.export traces -----------------------------------------------------------------------------
 
-    def _enter(self, traced: private_torch.TracedCall) -> Any:
+    def enter(self, traced: private_torch.TracedCall) -> Any:
         module, tracer = traced.module, traced.tracer
         if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
             self._bodies.append(module)
@@ -119,17 +112,17 @@ class _Watcher:
         if call == ROOT:
             self._main_tracer = tracer
             self._stack_calls.clear()
-            self._values.begin(tracer)
+            self.values.begin(tracer)
         if call is not None and tracer is self._main_tracer:
             self._stack_calls[traced.key] = call
-            self._values.recorder.note_received(call, module, traced.args, traced.kwargs)
+            self.values.recorder.note_received(call, module, traced.args, traced.kwargs)
         return call
 
-    def _returned(self, token: Any, result: Any) -> None:
-        if isinstance(token, CallId) and token in self._values.recorder.calls:
-            self._values.recorder.note_returned(token, result)
+    def returned(self, token: Any, result: Any) -> None:
+        if isinstance(token, CallId) and token in self.values.recorder.calls:
+            self.values.recorder.note_returned(token, result)
 
-    def _leave(self, token: Any) -> None:
+    def leave(self, token: Any) -> None:
         if isinstance(token, torch.fx.GraphModule):
             self._bodies.pop()
             if self._branches and self._branches[-1] is token:
@@ -137,7 +130,7 @@ class _Watcher:
         else:
             self._recorder.leave(token)
 
-    def _mark(self, node: torch.fx.Node) -> None:
+    def mark(self, node: torch.fx.Node) -> None:
         """Write the running call into an FX node, unless the node was made from one that has it."""
         if node.op in ("placeholder", "output"):
             return
@@ -146,7 +139,7 @@ class _Watcher:
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
         source = private_torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
         if source is not None:
-            self._values.follow_line(source, node)
+            self.values.follow_line(source, node)
         call = None if source is None else _read_mark(source)
         if call is None and _MARK not in custom:
             call = self._running_call(node, source)
@@ -179,7 +172,7 @@ class _Watcher:
 
     # When the raw graph is there ---------------------------------------------------------------------------
 
-    def _keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
+    def keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
         graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
         nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
@@ -196,7 +189,7 @@ class _Watcher:
             InlinePass()(model)
         scopes: list[Attribution | None] = []
         self._raw = Stage(view_model(model, lambda _, node: scopes.append(self._attribute(node))), scopes)
-        self._values.keep_raw(self._raw.view)
+        self.values.keep_raw(self._raw.view)
 
     def _attribute(self, node: ir.Node) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
@@ -218,7 +211,7 @@ class _Watcher:
         Dynamo does not run the modules, so that calls without an operation are not seen; and what torch set apart
         (no_grad, autocast) has the record of the operator around it. So this is no more than names.
         """
-        self._values.recorder.calls.clear()  # that was of an attempt that failed
+        self.values.recorder.calls.clear()  # that was of an attempt that failed
         root = self._recorder.enter(self._model)
         modules = self._model.named_modules(remove_duplicate=False)
         aliases = {alias: self._recorder.path_of(id(module)) for alias, module in modules}

@@ -159,7 +159,7 @@ _SHAPES: Mapping[str, tuple[str, ...]] = {
 }
 # The kind of values of those that take no floats.
 _KINDS = {"input_ids": "ids", "decoder_input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types"}
-_BATCH, _LENGTH = 2, 8  # where no input that is given has a size
+_BATCH, _SEQUENCE = 2, 8  # where no input that is given has a size
 # The config fields that give another size, and the size where a config has none of them. A shape with a size that
 # has neither is none of the model's.
 _SIZES: Mapping[str, tuple[tuple[str, ...], int | None]] = {
@@ -265,7 +265,7 @@ def _read_length(model: nn.Module, parameter: str, given: _Given) -> int:
     if lengths and not parameter.startswith("decoder_"):
         return lengths[0]
     limit = _read_config(model.config, ("max_position_embeddings", "max_target_positions"))
-    return min(_LENGTH, limit) if isinstance(limit, int) and limit > 0 else _LENGTH
+    return min(_SEQUENCE, limit) if isinstance(limit, int) and limit > 0 else _SEQUENCE
 
 
 def _check_spec(model: nn.Module, spec: InputSpec) -> None:

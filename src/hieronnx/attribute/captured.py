@@ -51,17 +51,17 @@ def _carry_along(stages: Sequence[Stage], tree: CallTree) -> Carried:
     return carried
 
 
-def _carry_step(before: Stage, known: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
+def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
     """Carry the scopes of one graph to the next; where carry is not certain, what torch itself says comes first."""
     pairs = zip(after.sources, after.scopes, strict=True)
-    said = [(None if source is None else known[source]) or scope for source, scope in pairs]
+    recorded = [(None if source is None else scopes[source]) or scope for source, scope in pairs]
     if after.translated:
-        _give_to_readers(after, known, said)
-        return Carried(said, {}, [None] * len(before.view.names))
-    carried = carry_scopes(before.view, known, after.view, tree)
+        _give_to_readers(after, scopes, recorded)
+        return Carried(recorded, {}, [None] * len(before.view.names))
+    carried = carry_scopes(before.view, scopes, after.view, tree)
     nodes = [
         scope if scope is not None and scope.evidence in ("captured", "carried") else own or scope
-        for scope, own in zip(carried.nodes, said, strict=True)
+        for scope, own in zip(carried.nodes, recorded, strict=True)
     ]
     names = before.parameters
     initializers = {
@@ -71,9 +71,11 @@ def _carry_step(before: Stage, known: Sequence[Attribution | None], after: Stage
     return Carried(nodes, initializers, carried.tensors)
 
 
-def _give_to_readers(after: Stage, known: Sequence[Attribution | None], attributions: list[Attribution | None]) -> None:
+def _give_to_readers(
+    after: Stage, scopes: Sequence[Attribution | None], attributions: list[Attribution | None]
+) -> None:
     """Let what torch put in for a translated node, such as a cast of what it reads, do the work of that node."""
-    inserted = [i for i, source in enumerate(after.sources) if source is None or known[source] is None]
+    inserted = [i for i, source in enumerate(after.sources) if source is None or scopes[source] is None]
     for index in reversed(inserted):
         served = {attributions[reader] for t in after.view.nodes[index].makes for reader in after.view.consumers[t]}
         only = served.pop() if len(served) == 1 else None

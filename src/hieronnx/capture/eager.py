@@ -164,7 +164,7 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         if isinstance(func, private_torch.HigherOrderOperator):
             reads = self._note_reads((args, kwargs))
             if str(func) in _CONTROL_FLOW:  # inside the operator, torch has turned this mode off
-                args = tuple(self._heard(arg) if callable(arg) else arg for arg in args)
+                args = tuple(self._observed(arg) if callable(arg) else arg for arg in args)
             result = func(*args, **kwargs)
         else:
             with self:
@@ -198,7 +198,7 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         self.calls[scope] = replace(self.calls[scope], outputs=self._kept_of(gives), gives=gives)
         return result
 
-    def _heard(self, branch: Callable[..., Any]) -> Callable[..., Any]:
+    def _observed(self, branch: Callable[..., Any]) -> Callable[..., Any]:
         def run_branch(*args: Any, **kwargs: Any) -> Any:
             with self:
                 return branch(*args, **kwargs)

@@ -45,13 +45,13 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
 
 
 def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
-    known = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in names:
         # A model that takes anything is trusted with it, but for a name so near that it must be a slip.
-        if name in known or (takes_any and not suggest(name, known, cutoff=0.85)):
+        if name in accepted or (takes_any and not suggest(name, accepted, cutoff=0.85)):
             continue
-        hint = suggest(name, known) or f"; its parameters are {', '.join(known) or 'none'}"
+        hint = suggest(name, accepted) or f"; its parameters are {', '.join(accepted) or 'none'}"
         raise InputError(f"no {what} '{name}' in {type(model).__name__}.forward{hint}")
 
 
@@ -198,8 +198,8 @@ def _make_pretrained(model: nn.Module, parameters: Parameters, given: _Given) ->
     dtype = str(next(floats, "float32")).removeprefix("torch.")
     candidates = []
     for choice in product(*shapes.values()):
-        made = (InputSpec(n, "int64" if n in _KINDS else dtype, s) for n, s in zip(shapes, choice, strict=True))
-        limits = {spec: _read_limits(model.config, spec.name) for spec in (*given.values(), *made)}
+        drawn = (InputSpec(n, "int64" if n in _KINDS else dtype, s) for n, s in zip(shapes, choice, strict=True))
+        limits = {spec: _read_limits(model.config, spec.name) for spec in (*given.values(), *drawn)}
         candidates.append({**draw_all(model, limits), **{name: dummies[name] for name in others}})
     return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
 

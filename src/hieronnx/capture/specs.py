@@ -108,9 +108,9 @@ def required(parameters: Parameters) -> list[str]:
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in variadic]
 
 
-def suggest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
-    """Return `; did you mean …?`, or nothing where no known name is near."""
-    near = get_close_matches(name, known, cutoff=cutoff)
+def suggest(name: str, choices: Sequence[str], *, cutoff: float = 0.6) -> str:
+    """Return `; did you mean …?`, or nothing where no choice is near."""
+    near = get_close_matches(name, choices, cutoff=cutoff)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import hieronnx
+from hieronnx.capture.baseline import export_baseline
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.routes import export_baseline
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import CallId
 from support.baseline import assert_same_as_baseline

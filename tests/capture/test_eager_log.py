@@ -45,8 +45,9 @@ def test_repeated_calls_are_numbered() -> None:
 def test_calls_are_in_the_order_they_began_with_their_parents() -> None:
     log = log_case("nested_repeated_calls")
     assert called(log)[:4] == ["@0", "outer@0", "outer.inner@0", "outer.inner.linear@0"]
-    assert call_of(log, "").parent is None
-    assert call_of(log, "outer.inner", 3).parent == ("outer", 1)
+    parents = {site.id: site.parent for site in log.sites}
+    assert parents["", 0] is None
+    assert parents["outer.inner", 3] == ("outer", 1)
 
 
 def test_a_shared_module_has_its_first_name() -> None:

@@ -10,7 +10,6 @@ from torch import nn
 
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
-from hieronnx.capture.calls import NumberedTensors
 from hieronnx.capture.captured import Captured, Stage
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.graph.view import View
@@ -52,39 +51,37 @@ def _carry_along(stages: Sequence[Stage], tree: CallTree) -> Carried:
     return carried
 
 
-def _carry_step(before: Stage, known: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
+def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
     """Carry the scopes of one graph to the next; where carry is not certain, what torch itself says comes first."""
-    said = [
-        (None if source is None else known[source]) or scope
-        for source, scope in zip(after.sources, after.scopes, strict=True)
-    ]
+    pairs = zip(after.sources, after.scopes, strict=True)
+    recorded = [(None if source is None else scopes[source]) or scope for source, scope in pairs]
     if after.translated:
-        _give_to_readers(after, known, said)
-        return Carried(said, {}, [None] * len(before.view.names))
-    carried = carry_scopes(before.view, known, after.view, tree)
+        _give_to_readers(after, scopes, recorded)
+        return Carried(recorded, {}, [None] * len(before.view.names))
+    carried = carry_scopes(before.view, scopes, after.view, tree)
     nodes = [
         scope if scope is not None and scope.evidence in ("captured", "carried") else own or scope
-        for scope, own in zip(carried.nodes, said, strict=True)
+        for scope, own in zip(carried.nodes, recorded, strict=True)
     ]
-    return Carried(nodes, _rename_sources(carried.initializers, before.parameters), carried.tensors)
+    names = before.parameters
+    initializers = {
+        tensor: Folded(folded.origins, tuple(names.get(source, source) for source in folded.sources))
+        for tensor, folded in carried.initializers.items()
+    }
+    return Carried(nodes, initializers, carried.tensors)
 
 
-def _give_to_readers(after: Stage, known: Sequence[Attribution | None], attributions: list[Attribution | None]) -> None:
+def _give_to_readers(
+    after: Stage, scopes: Sequence[Attribution | None], attributions: list[Attribution | None]
+) -> None:
     """Let what torch put in for a translated node, such as a cast of what it reads, do the work of that node."""
-    inserted = [i for i, source in enumerate(after.sources) if source is None or known[source] is None]
+    inserted = [i for i, source in enumerate(after.sources) if source is None or scopes[source] is None]
     for index in reversed(inserted):
         served = {attributions[reader] for t in after.view.nodes[index].makes for reader in after.view.consumers[t]}
         only = served.pop() if len(served) == 1 else None
         own = attributions[index]
         if only is not None and own is not None and only.scope == own.scope:
             attributions[index] = only
-
-
-def _rename_sources(initializers: Mapping[int, Folded], names: Mapping[str, str]) -> dict[int, Folded]:
-    return {
-        tensor: Folded(folded.origins, tuple(names.get(source, source) for source in folded.sources))
-        for tensor, folded in initializers.items()
-    }
 
 
 # -- the records of the hierarchy -------------------------------------------------------------------------
@@ -95,20 +92,17 @@ def _add_tensors(call: Call, captured: Captured, tensors: Sequence[int | None]) 
     passed = captured.passed.get(call.id)
     if passed is None:
         return call
-    view = captured.view
     bound = passed.renumber(lambda tensor: tensors[tensor])
-    return replace(call, received=_name_tensors(view, bound.received), returned=_name_tensors(view, bound.returned))
-
-
-def _name_tensors(view: View, tensors: NumberedTensors | None) -> tuple[BoundTensor, ...] | None:
-    if tensors is None:
-        return None
-    return tuple(
-        BoundTensor(name, None)
-        if tensor is None
-        else BoundTensor(name, view.names[tensor], view.graphs[view.tensor_graphs[tensor]].key)
-        for name, tensor in tensors
+    received, returned = (
+        None if numbered is None else tuple(_bind(captured.view, name, tensor) for name, tensor in numbered)
+        for numbered in (bound.received, bound.returned)
     )
+    return replace(call, received=received, returned=returned)
+
+
+def _bind(view: View, name: str, tensor: int | None) -> BoundTensor:
+    graph, tensor_name = ("", None) if tensor is None else view.tensor_key(tensor)
+    return BoundTensor(name, tensor_name, graph)
 
 
 def _make_initializers(

@@ -47,7 +47,7 @@ class CallRecorder:
         self._region_calls: dict[tuple[Hashable, Hashable], CallSite] = {}
         self._region_times: dict[Hashable, int] = {}
         self._times: dict[CallId, int] = {}
-        self._clock = 0
+        self._clock = count(1)
 
     @property
     def current(self) -> CallId | None:
@@ -61,9 +61,7 @@ class CallRecorder:
     def enter(self, module: nn.Module, alias: str | None = None) -> CallId | None:
         """Note that a module's forward begins; None where the module is not part of the model.
 
-        Args:
-            module: The module.
-            alias: The attribute path through which it was reached, where the caller saw that.
+        `alias` is the attribute path through which it was reached, where the caller saw that.
         """
         path = self._paths.get(id(module))
         if path is None or (path and not self._stack):
@@ -98,22 +96,18 @@ class CallRecorder:
             if inner is None:
                 inner = self._region_calls[region, key] = self._add(path, site, None)
             if self._times[inner.id] < self._region_times.get(region, 0):
-                self._times[inner.id] = self._tick()
+                self._times[inner.id] = next(self._clock)
             site = inner
         return site.id if site is not None else None
 
     def begin_region(self, region: Hashable) -> None:
         """Note that a tracer works through a region from its beginning."""
-        self._region_times[region] = self._tick()
+        self._region_times[region] = next(self._clock)
 
     def settle(self, outermost: Callable[[Any], Hashable]) -> dict[CallId, CallId]:
         """Make one call of those that were recorded for one, and number the calls in the order of their last run.
 
-        Args:
-            outermost: Gives for a region the one that it is part of.
-
-        Returns:
-            The final id for each id that was given out.
+        `outermost` gives for a region the one that it is part of. Return the final id for each id that was given out.
         """
         same: dict[Hashable, CallId] = {}
         final: dict[CallId, CallId] = {site.id: site.id for site in self.sites}
@@ -129,20 +123,14 @@ class CallRecorder:
         counts: dict[str, Iterator[int]] = defaultdict(count)
         numbered = {site.id: CallId(site.id.module, next(counts[site.id.module])) for site in kept}
         final = {old: numbered[new] for old, new in final.items()}
-        self.sites = [
-            CallSite(final[site.id], None if site.parent is None else final[site.parent], site.via) for site in kept
-        ]
+        self.sites = [CallSite(final[s.id], None if s.parent is None else final[s.parent], s.via) for s in kept]
         return final
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
 
     def _add(self, path: str, parent: CallSite | None, alias: str | None) -> CallSite:
         call = CallId(path, self._counts[path])
         self._counts[path] += 1
         site = CallSite(call, parent.id if parent else None, self._resolve_via(path, parent, alias))
-        self._times[call] = self._tick()
+        self._times[call] = next(self._clock)
         self.sites.append(site)
         return site
 
@@ -191,11 +179,11 @@ class CallIO:
 
     def renumber(self, number_of: Callable[[int], int | None]) -> CallIO:
         """Return the same with other numbers for the tensors."""
-
-        def renumber(tensors: NumberedTensors | None) -> NumberedTensors | None:
-            return tensors and tuple((name, None if old is None else number_of(old)) for name, old in tensors)
-
-        return CallIO(renumber(self.received), renumber(self.returned))
+        received, returned = (
+            tensors and tuple((name, None if old is None else number_of(old)) for name, old in tensors)
+            for tensors in (self.received, self.returned)
+        )
+        return CallIO(received, returned)
 
 
 class IORecorder:
@@ -205,15 +193,18 @@ class IORecorder:
         """Take the function that gives tensors the numbers that stand for their values of that moment."""
         self.calls: dict[CallId, CallIO] = {}
         self._number = number
-        self._signatures: dict[Any, _Signature] = {}
+        self._parameters: dict[Any, Mapping[str, inspect.Parameter]] = {}
+        """The parameters of each `forward`."""
 
     def note_received(self, call: CallId, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note what a call is given."""
         forward = getattr(module.forward, "__func__", module.forward)
-        signature = self._signatures.get(forward)
-        if signature is None:
-            signature = self._signatures[forward] = _Signature.of(module.forward)
-        self.calls[call] = CallIO(self._number_all(signature.name(args, kwargs)))
+        if forward not in self._parameters:
+            try:
+                self._parameters[forward] = inspect.signature(module.forward).parameters
+            except (TypeError, ValueError):  # written in C, traced or scripted
+                self._parameters[forward] = {}
+        self.calls[call] = CallIO(self._number_all(_name_arguments(self._parameters[forward], args, kwargs)))
 
     def note_returned(self, call: CallId, result: Any) -> None:
         """Note what a call returned."""
@@ -229,36 +220,15 @@ class IORecorder:
         return None if finder.gave_up else tuple(zip(names, self._number(tensors), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Signature:
-    """The arguments of a `forward`, as far as Python knows them."""
-
-    positional: tuple[str, ...]
-    rest: str
-    """The parameter that takes further arguments by position; they are named by their index in it."""
-    order: Mapping[str, int]
-
-    @classmethod
-    def of(cls, forward: Callable[..., Any]) -> _Signature:
-        try:
-            parameters = inspect.signature(forward).parameters
-        except (TypeError, ValueError):  # written in C, traced or scripted
-            return cls((), "", {})
-        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        positional = tuple(name for name, parameter in parameters.items() if parameter.kind in kinds)
-        rest = next((name for name, p in parameters.items() if p.kind is inspect.Parameter.VAR_POSITIONAL), "")
-        return cls(positional, rest, {name: index for index, name in enumerate(parameters)})
-
-    def name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Any]]:
-        """Name what a call is given, in the order of the signature."""
-        positional = len(self.positional)
-        named = [
-            (self.positional[index] if index < positional else _join(self.rest, str(index - positional)), value)
-            for index, value in enumerate(args)
-        ]
-        if kwargs:
-            named += sorted(kwargs.items(), key=lambda item: self.order.get(item[0], len(self.order)))
-        return named
+def _name_arguments(
+    parameters: Mapping[str, inspect.Parameter], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Name what a call is given, in the order of the signature; what `*args` takes, by its index in that."""
+    names = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters.values() if p.kind is p.VAR_POSITIONAL), "")
+    names += [_join(rest, str(index)) for index in range(len(args) - len(names))]
+    by_keyword = [(name, kwargs[name]) for name in dict.fromkeys((*parameters, *kwargs)) if name in kwargs]
+    return [*zip(names, args, strict=False), *by_keyword]
 
 
 def _join(above: str, step: str) -> str:

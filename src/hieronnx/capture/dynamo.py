@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -39,7 +39,14 @@ def capture_dynamo(request: ExportRequest) -> Captured:
     options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
-    with watcher.watching():
+    with (
+        private_torch.observe_module_calls(watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_fx_nodes(watcher.mark),
+        private_torch.observe_translation(watcher.keep_raw),
+        private_torch.observe_traced_tensors(watcher.values.note_version),
+        private_torch.observe_retraced_nodes(watcher.values.follow),
+        private_torch.observe_translated_graphs(watcher.values.keep_values),
+    ):
         program = torch.onnx.export(
             request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
         )
@@ -67,7 +74,7 @@ class _Watcher:
 
     def __init__(self, model: nn.Module) -> None:
         self._recorder = CallRecorder(model)
-        self._values = _FxValues()
+        self.values = _FxValues()
         self._bodies: list[torch.fx.GraphModule] = []
         """Modules that Dynamo made of control flow, being traced: the outermost first."""
         self._branches: list[torch.fx.GraphModule] = []
@@ -77,34 +84,22 @@ class _Watcher:
         self._main_tracer: Any = None
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it traces again."""
-        self._raw: View | None = None
+        self._raw: Stage | None = None
         self._final: Mapping[CallId, CallId] = {}
-        self._scopes: list[Attribution | None] = []
         self._model = model
         self._evidence = "captured"
-
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            private_torch.observe_module_calls(self._enter, self._returned, self._leave),
-            private_torch.observe_fx_nodes(self._mark),
-            private_torch.observe_translation(self._keep_raw),
-            self._values.watching(),
-        ):
-            yield
 
     def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
         """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
         sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
-        recorded = {call: io for call, io in self._values.recorder.calls.items() if call in self._final}
-        passed = {self._final[call]: io.renumber(self._values.find_tensor) for call, io in recorded.items()}
-        return sites, Stage(self._raw, self._scopes), passed
+        recorded = {call: io for call, io in self.values.recorder.calls.items() if call in self._final}
+        passed = {self._final[call]: io.renumber(self.values.find_tensor) for call, io in recorded.items()}
+        return sites, self._raw, passed
 
     # While torch.export traces -----------------------------------------------------------------------------
 
-    def _enter(self, traced: private_torch.TracedCall) -> Any:
+    def enter(self, traced: private_torch.TracedCall) -> Any:
         module, tracer = traced.module, traced.tracer
         if isinstance(module, torch.fx.GraphModule) and self._recorder.path_of(id(module)) is None:
             self._bodies.append(module)
@@ -117,17 +112,17 @@ class _Watcher:
         if call == ROOT:
             self._main_tracer = tracer
             self._stack_calls.clear()
-            self._values.begin(tracer)
+            self.values.begin(tracer)
         if call is not None and tracer is self._main_tracer:
             self._stack_calls[traced.key] = call
-            self._values.recorder.note_received(call, module, traced.args, traced.kwargs)
+            self.values.recorder.note_received(call, module, traced.args, traced.kwargs)
         return call
 
-    def _returned(self, token: Any, result: Any) -> None:
-        if isinstance(token, CallId) and token in self._values.recorder.calls:
-            self._values.recorder.note_returned(token, result)
+    def returned(self, token: Any, result: Any) -> None:
+        if isinstance(token, CallId) and token in self.values.recorder.calls:
+            self.values.recorder.note_returned(token, result)
 
-    def _leave(self, token: Any) -> None:
+    def leave(self, token: Any) -> None:
         if isinstance(token, torch.fx.GraphModule):
             self._bodies.pop()
             if self._branches and self._branches[-1] is token:
@@ -135,7 +130,7 @@ class _Watcher:
         else:
             self._recorder.leave(token)
 
-    def _mark(self, node: torch.fx.Node) -> None:
+    def mark(self, node: torch.fx.Node) -> None:
         """Write the running call into an FX node, unless the node was made from one that has it."""
         if node.op in ("placeholder", "output"):
             return
@@ -144,7 +139,7 @@ class _Watcher:
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
         source = private_torch.generated_source_node(sys._getframe(), self._bodies) if self._bodies else None
         if source is not None:
-            self._values.follow_line(source, node)
+            self.values.follow_line(source, node)
         call = None if source is None else _read_mark(source)
         if call is None and _MARK not in custom:
             call = self._running_call(node, source)
@@ -158,8 +153,8 @@ class _Watcher:
             return call
         stack = node.meta.get("nn_module_stack") or (source.meta.get("nn_module_stack") if source is not None else None)
         paths = [((key, name), self._path_of_stack_key(str(key))) for key, (name, _) in (stack or {}).items()]
-        known = [(key, path) for key, path in paths if path is not None]
-        return self._recorder.enter_recorded(self._branches[-1], known) if known else call
+        named = [(key, path) for key, path in paths if path is not None]
+        return self._recorder.enter_recorded(self._branches[-1], named) if named else call
 
     def _outermost(self, body: nn.Module) -> nn.Module:
         while body in self._owners:
@@ -177,13 +172,13 @@ class _Watcher:
 
     # When the raw graph is there ---------------------------------------------------------------------------
 
-    def _keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
+    def keep_raw(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Keep the structure of the raw graph, functions inlined as torch's optimizer will do it first."""
         graphs = [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
         nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
         if nodes and not any(map(_read_mark, nodes)):
             self._mark_from_stacks(nodes)
-        final = self._final = self._recorder.settle(self._outermost)
+        self._final = self._recorder.settle(self._outermost)
         if model.functions:
             model = model.clone()
             for _, node in walk_nodes(model):
@@ -192,28 +187,23 @@ class _Watcher:
                     # The nodes of an inlined function get the metadata of the node that called it.
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
-        self._scopes = []
-        self._raw = view_model(model, lambda _, node: self._scopes.append(self._attribute(node, final)))
-        self._values.keep_raw(self._raw)
+        scopes: list[Attribution | None] = []
+        self._raw = Stage(view_model(model, lambda _, node: scopes.append(self._attribute(node))), scopes)
+        self.values.keep_raw(self._raw.view)
 
-    def _attribute(self, node: ir.Node, final: Mapping[CallId, CallId]) -> Attribution | None:
+    def _attribute(self, node: ir.Node) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
         marked = CallId(*json.loads(inlined)) if inlined is not None else self._call_of(node)
-        if marked is None:
-            return None
-        call = final[marked]
-        return Attribution(call, (call,), self._evidence)
+        call = None if marked is None else self._final[marked]
+        return None if call is None else Attribution(call, (call,), self._evidence)
 
     def _call_of(self, node: ir.Node) -> CallId | None:
         """Return the call that an ONNX node's FX node was marked with, or that torch's own record has for it."""
         source = node.meta.get("node")
         if source is None:
             return None
-        call = _read_mark(source)
-        if call is not None:
-            return call
         keys = list(source.meta.get("nn_module_stack") or ())
-        return self._stack_calls.get(str(keys[-1])) if keys else None
+        return _read_mark(source) or (self._stack_calls.get(str(keys[-1])) if keys else None)
 
     def _mark_from_stacks(self, nodes: Sequence[torch.fx.Node]) -> None:
         """Mark the nodes from torch's own record of modules: where torch.export could only trace strictly, by Dynamo.
@@ -221,25 +211,20 @@ class _Watcher:
         Dynamo does not run the modules, so that calls without an operation are not seen; and what torch set apart
         (no_grad, autocast) has the record of the operator around it. So this is no more than names.
         """
-        self._values.recorder.calls.clear()  # that was of an attempt that failed
+        self.values.recorder.calls.clear()  # that was of an attempt that failed
         root = self._recorder.enter(self._model)
+        modules = self._model.named_modules(remove_duplicate=False)
+        aliases = {alias: self._recorder.path_of(id(module)) for alias, module in modules}
         for node in nodes:
             stack = (node.meta.get("nn_module_stack") or {}).items()
             names = [(key, private_torch.strip_root(name)) for key, (name, _) in stack]
-            paths = [(item, self._path_of_stack_key(str(item[0])) or self._path_of_alias(item[1])) for item in names]
-            known = [(item, path) for item, path in paths if path]
-            call = self._recorder.enter_recorded("strict", known) if stack else None
+            paths = [(item, self._path_of_stack_key(str(item[0])) or aliases.get(item[1])) for item in names]
+            named = [(item, path) for item, path in paths if path]
+            call = self._recorder.enter_recorded("strict", named) if stack else None
             if call is not None:
                 node.meta["custom"] = {**(node.meta.get("custom") or {}), _MARK: tuple(call)}
         self._recorder.leave(root)
         self._evidence = "name"
-
-    def _path_of_alias(self, alias: str) -> str | None:
-        """Return the canonical path of a module from any of its names."""
-        try:
-            return self._recorder.path_of(id(self._model.get_submodule(alias)))
-        except AttributeError:  # a module that is not registered under the model
-            return None
 
 
 def _read_mark(node: torch.fx.Node) -> CallId | None:
@@ -254,7 +239,7 @@ class _FxValues:
     """
 
     def __init__(self) -> None:
-        self.recorder = IORecorder(self._number_tensors)
+        self.recorder = IORecorder(partial(map, self._number_tensor))
         self._tracer: Any = None
         self._versions: dict[torch.fx.Node, int] = {}
         """How often the memory of a node's tensor had been written to when the node was made."""
@@ -269,28 +254,15 @@ class _FxValues:
         self._tensors: dict[int, int] = {}
         """The tensor of the raw graph's view for each number."""
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            private_torch.observe_traced_tensors(self._note_version),
-            private_torch.observe_retraced_nodes(self._follow),
-            private_torch.observe_translated_graphs(self._keep_values),
-        ):
-            yield
-
     def begin(self, tracer: Any) -> None:
         """Begin again with a tracer that runs the model."""
         self._tracer = tracer
         self.recorder.calls.clear()
         self._retraced.clear()
 
-    def _note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+    def note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         if not tensor.is_inference():
             self._versions[node] = tensor._version
-
-    def _number_tensors(self, tensors: Sequence[torch.Tensor]) -> Iterator[int | None]:
-        return map(self._number_tensor, tensors)
 
     def _number_tensor(self, tensor: torch.Tensor) -> int | None:
         node = private_torch.traced_node(tensor, self._tracer)
@@ -306,7 +278,7 @@ class _FxValues:
             self._nodes.append(node)
         return number
 
-    def _follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
+    def follow(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         number = old.meta.get(_NUMBER_KEY)
         if number is not None and old is not new:
             self._retraced[number] = self._number_of(new)
@@ -316,15 +288,13 @@ class _FxValues:
 
         torch runs the code of a region that it set apart, such as one without gradients, where it traces it again.
         """
-        number = old.meta.get(_NUMBER_KEY)
-        if number is not None:
-            if old is self._line:  # it became more than one
-                self._retraced.pop(number, None)
-            elif _out_of_place_name(old) == _out_of_place_name(new):
-                self._retraced[number] = self._number_of(new)
+        if old is self._line:  # it became more than one
+            self._retraced.pop(old.meta.get(_NUMBER_KEY, -1), None)
+        elif str(old.target).replace("_.", ".") == str(new.target).replace("_.", "."):  # none works in place any more
+            self.follow(old, new)
         self._line = old
 
-    def _keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
+    def keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
         self._values = {}  # the main graph comes last
         for node in graph.nodes:
             number = node.meta.get(_NUMBER_KEY)
@@ -334,9 +304,10 @@ class _FxValues:
 
     def keep_raw(self, raw: View) -> None:
         """Find the values in the raw graph while they have its names: torch renames them as it optimizes."""
-        named = {raw.names[tensor]: tensor for tensor, graph in enumerate(raw.tensor_graphs) if graph == 0}
-        names = {number: getattr(value, "name", None) for number, value in self._values.items()}
-        self._tensors = {number: named[name] for number, name in names.items() if name in named}
+        tensors = (
+            (number, raw.find_tensor("", getattr(value, "name", None))) for number, value in self._values.items()
+        )
+        self._tensors = {number: tensor for number, tensor in tensors if tensor is not None}
         self._values.clear()
 
     def find_tensor(self, number: int) -> int | None:
@@ -346,8 +317,3 @@ class _FxValues:
             number = self._retraced[number]
             tensor = self._tensors.get(number, tensor)
         return tensor
-
-
-def _out_of_place_name(node: torch.fx.Node) -> str:
-    """Name what a node does, whether or not it works in place: traced again, it does not."""
-    return str(node.target).replace("_.", ".")

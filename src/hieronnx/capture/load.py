@@ -62,10 +62,14 @@ def _load_reference(target: str, reference: str, name: str) -> nn.Module:
     """Load `package.module:object` or `file.py:object`."""
     if not reference or not name:
         raise TargetError(f"'{target}' is incomplete; {_FORMS}")
-    is_file = reference.endswith(".py")
-    value: Any = _import_file(Path(reference)) if is_file else _import_module(reference)
+    value: Any = _import_file(Path(reference)) if reference.endswith(".py") else _import_module(reference)
     for part in name.split("."):
-        value = _get_attribute(value, part, target)
+        try:
+            value = getattr(value, part)
+        except AttributeError as error:
+            owner = f"module '{value.__name__}'" if isinstance(value, ModuleType) else type(value).__name__
+            hint = suggest(part, [entry for entry in dir(value) if not entry.startswith("_")])
+            raise TargetError(f"target '{target}': {owner} has no attribute '{part}'{hint}") from error
     return _build(value, target)
 
 
@@ -73,14 +77,13 @@ def _import_module(name: str) -> ModuleType:
     _make_importable(os.getcwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise TargetError(f"importing '{name}' failed: {describe(error)}") from error
-        raise TargetError(
-            f"no module '{error.name}' to import; it must be installed or lie in the current directory"
-        ) from error
     except Exception as error:
-        raise TargetError(f"importing '{name}' failed: {describe(error)}") from error
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{name}.".startswith(f"{missing}."):
+            message = f"no module '{missing}' to import; it must be installed or lie in the current directory"
+        else:
+            message = f"importing '{name}' failed: {describe(error)}"
+        raise TargetError(message) from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -110,15 +113,6 @@ def _import_file(path: Path) -> ModuleType:
 def _make_importable(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)
-
-
-def _get_attribute(owner: Any, name: str, target: str) -> Any:
-    try:
-        return getattr(owner, name)
-    except AttributeError as error:
-        kind = f"module '{owner.__name__}'" if isinstance(owner, ModuleType) else type(owner).__name__
-        hint = suggest(name, [entry for entry in dir(owner) if not entry.startswith("_")])
-        raise TargetError(f"target '{target}': {kind} has no attribute '{name}'{hint}") from error
 
 
 def _build(value: Any, target: str) -> nn.Module:
@@ -164,7 +158,10 @@ def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | Non
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(target, **options)
-        _turn_off_cache(config)
+        # Nobody passes a cache in here, and torch cannot export one that comes from nowhere.
+        for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
+            if getattr(part, "use_cache", False):
+                part.use_cache = False
         loader = _choose_class(transformers, config, target, auto_class)
         if hasattr(loader, "config_class"):  # only the auto classes may fetch code, and only they take the option
             options = {}
@@ -174,14 +171,6 @@ def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | Non
     except Exception as error:
         raise TargetError(_describe_pretrained(target, error, trust_remote_code)) from error
     return model.eval()
-
-
-def _turn_off_cache(config: Any) -> None:
-    """Let the model return no cache: nobody passes one in here, and torch cannot export one that comes from nowhere."""
-    parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", ()))
-    for part in (config, *parts):
-        if getattr(part, "use_cache", False):
-            part.use_cache = False
 
 
 def _choose_class(transformers: Any, config: Any, target: str, auto_class: str | None) -> Any:

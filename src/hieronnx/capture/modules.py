@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,9 +26,8 @@ def describe_modules(model: nn.Module) -> dict[str, Module]:
 def _describe(path: str, module: nn.Module) -> Module:
     kind = type(module)
     # All scripted modules are of one class; what was scripted is what people know.
-    name = (
-        getattr(module, "original_name", kind.__name__) if isinstance(module, torch.jit.ScriptModule) else kind.__name__
-    )
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    name = getattr(module, "original_name", kind.__name__) if scripted else kind.__name__
     args, defaults = _describe_forward(module)
     parameters = dict(module.named_parameters())
     return Module(
@@ -49,17 +49,11 @@ def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, 
         signature = inspect.signature(module.forward)
     except (TypeError, ValueError, AttributeError):  # written in C, traced, or a scripted list, which has no forward
         return (), {}
-    defaults = {
-        name: parameter.default if _is_json(parameter.default) else _describe_object(parameter.default)
-        for name, parameter in signature.parameters.items()
-        if parameter.default is not inspect.Parameter.empty
+    defaults = {p.name: p.default for p in signature.parameters.values() if p.default is not p.empty}
+    return tuple(signature.parameters), {
+        name: value if _is_json(value) else _ADDRESS.sub("", repr(value))  # no two runs share addresses
+        for name, value in defaults.items()
     }
-    return tuple(signature.parameters), defaults
-
-
-def _describe_object(value: object) -> str:
-    """Return the repr without addresses, which no two runs share."""
-    return _ADDRESS.sub("", repr(value))
 
 
 def _is_json(value: object) -> bool:
@@ -68,16 +62,11 @@ def _is_json(value: object) -> bool:
         return all(_is_json(item) for item in value)
     if isinstance(value, dict):
         return all(_is_json(key) and isinstance(key, str) and _is_json(item) for key, item in value.items())
-    if isinstance(value, float) and not math.isfinite(value):
-        return False
-    return type(value) in _JSON_SCALARS
+    return type(value) in _JSON_SCALARS and (not isinstance(value, float) or math.isfinite(value))
 
 
 def parameter_names(model: nn.Module) -> dict[str, str]:
     """Map every name of a parameter or buffer, aliases included, to its canonical name."""
     first: dict[int, str] = {}
-    names = {}
-    for source in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False)):
-        for name, tensor in source:
-            names[name] = first.setdefault(id(tensor), name)
-    return names
+    named = chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named}

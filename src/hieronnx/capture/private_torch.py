@@ -25,28 +25,22 @@ from torch.nn.modules import module as module_hooks
 from torch.onnx._internal.exporter import _core as dynamo_core
 from torch.onnx._internal.torchscript_exporter import onnx_proto_utils
 from torch.onnx._internal.torchscript_exporter import utils as torchscript_utils
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec as TreeSpec
-from torch.utils._pytree import tree_flatten as tree_flatten
-from torch.utils._pytree import tree_leaves as tree_leaves
-from torch.utils._pytree import tree_unflatten as tree_unflatten
 
-from hieronnx.capture.torchscript.graphs import all_values, node_outputs
+from hieronnx.capture.torchscript.graphs import all_values, output_numbers
 from hieronnx.errors import ExportError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 disable_dispatch_modes = _disable_current_modes
+pytree = _pytree
+EXCLUSIVE: AbstractContextManager[Any] = threading.RLock()
+"""Lets one export at a time observe torch: what is wrapped is the same for the whole process."""
 
 _Context: TypeAlias = AbstractContextManager[None]
-_LOCK = threading.RLock()
-
-
-def exclusive() -> AbstractContextManager[Any]:
-    """Let one export at a time observe torch: what is wrapped is the same for the whole process."""
-    return _LOCK
 
 
 @contextmanager
@@ -95,11 +89,8 @@ def _after(owner: ModuleType | type, name: str, observe: Callable[..., None]) ->
 
 def observe_translation(observer: Callable[[ir.Model, Any], None]) -> _Context:
     """Call the observer with each raw ONNX model and its ExportedProgram, before torch converts or optimizes it."""
-
-    def translated(result: Any, program: Any, **_options: Any) -> None:
-        observer(result.model, program)
-
-    return _after(dynamo_core, "_exported_program_to_onnx_program", translated)
+    name = "_exported_program_to_onnx_program"
+    return _after(dynamo_core, name, lambda result, program, **_options: observer(result.model, program))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +116,9 @@ def observe_module_calls(
         proxied = isinstance(module, proxy_tensor._AttrProxy)
         path = tracer.proxy_paths.get(module) if proxied else tracer.submodule_paths.get(module)
         base = tracer.proxy_modules[module] if proxied else module
-        token = enter(TracedCall(base, path and strip_root(path), _stack_key(tracer, path), tracer, args, kwargs))
+        number, path = tracer.num_calls.get(path, 0), path and strip_root(path)
+        key = f"L__self__{path}@{number}" if number else f"L__self__{path}"  # as it is once the tracing is done
+        token = enter(TracedCall(base, path, key, tracer, args, kwargs))
         try:
             result = original(tracer, module, forward, args, kwargs)
             returned(token, result)
@@ -174,17 +167,7 @@ def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
 
 def observe_translated_graphs(observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> _Context:
     """Call the observer with each FX graph that was translated to ONNX, and what each node's name became."""
-
-    def translated(values: Mapping[str, Any], graph: torch.fx.Graph, *_args: Any, **_kwargs: Any) -> None:
-        observer(graph, values)
-
-    return _after(dynamo_core, "_translate_fx_graph", translated)
-
-
-def _stack_key(tracer: Any, path: str | None) -> str:
-    """Return the key that torch will give the call, as it has it once the tracing is done."""
-    number = tracer.num_calls.get(path, 0)
-    return f"L__self__{path and strip_root(path)}" + (f"@{number}" if number else "")
+    return _after(dynamo_core, "_translate_fx_graph", lambda values, graph, *_args, **_kwargs: observer(graph, values))
 
 
 def strip_root(path: str) -> str:
@@ -212,8 +195,7 @@ def trace_scope_names() -> dict[torch.nn.Module, str] | None:
 
     Only the variable part gets into the names of nodes and tensors; the class part is free.
     """
-    names: dict[torch.nn.Module, str] | None = torch.jit._trace._trace_module_map
-    return names
+    return torch.jit._trace._trace_module_map
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
@@ -287,7 +269,7 @@ def was_written_since(value: torch.Value) -> bool:
             node = None if owner is None else owner.prev()
         elif node.kind() == "prim::TracedModuleForward":
             node = next(iter(node.blocks())).returnNode().prev()
-        elif any(output.unique() <= value.unique() for output in node_outputs(node)):
+        elif any(number <= value.unique() for number in output_numbers(node)):
             return False
         elif node.kind().endswith("_"):
             return True
@@ -296,39 +278,25 @@ def was_written_since(value: torch.Value) -> bool:
     return False
 
 
-class LoweringObserver(Protocol):
+class _LoweringObserver(Protocol):
     """Observes the way from a traced graph to one of ONNX operators, in this order; it may look, not touch."""
 
-    def traced(self, graph: torch.Graph) -> None:
-        """Take the graph as traced, before functions are inlined."""
-
-    def inlined(self, graph: torch.Graph, parameters: int) -> None:
-        """Take the graph with functions inlined, its last inputs being parameters, before torch simplifies it."""
-
-    def simplified(self, graph: torch.Graph) -> None:
-        """Take the graph right before its nodes are turned into ONNX ones."""
-
-    def lowered(self, node: torch.Node, new_nodes: Sequence[torch.Node], result: Any) -> None:
-        """Take one node of it, the ONNX nodes that it became, and the values that stand for its outputs."""
-
-    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Take the numbers of the graph's inputs, before and after that."""
-
-    def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Take the numbers of all values in order, before and after torch gave them new ones."""
-
-    def exported(self, graph: torch.Graph) -> None:
-        """Take the graph of ONNX operators, before torch folds and fuses."""
-
-    def folded(self, graph: torch.Graph) -> None:
-        """Take the graph after that, before torch names the values that have no name."""
-
-    def finished(self, graph: torch.Graph) -> None:
-        """Take the finished graph, before torch gives it the names that go into the file."""
+    def traced(self, graph: torch.Graph) -> None: ...  # before functions are inlined
+    def inlined(self, graph: torch.Graph, parameters: int) -> None: ...  # before torch simplifies it; so many are last
+    def simplified(self, graph: torch.Graph) -> None: ...  # right before its nodes are turned into ONNX ones
+    # One node of it, the ONNX nodes that it became, and the values that stand for its outputs.
+    def lowered(self, node: torch.Node, new_nodes: Sequence[torch.Node], result: Any) -> None: ...
+    # The numbers of the graph's inputs, before and after that.
+    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None: ...
+    # The numbers of all values in order, before and after torch gave them new ones.
+    def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None: ...
+    def exported(self, graph: torch.Graph) -> None: ...  # with ONNX operators, before torch folds and fuses
+    def folded(self, graph: torch.Graph) -> None: ...  # before torch names the values that have no name
+    def finished(self, graph: torch.Graph) -> None: ...  # before torch gives it the names that go into the file
 
 
 @contextmanager
-def observe_lowering(observer: LoweringObserver) -> Iterator[None]:
+def observe_lowering(observer: _LoweringObserver) -> Iterator[None]:
     """Tell the observer of each step from the traced graph to the finished graph of ONNX operators."""
     parameters = 0
 
@@ -389,8 +357,6 @@ def without_graph_log() -> Iterator[None]:
 
 def replace_file_writer(write: Callable[[bytes], None]) -> _Context:
     """Let `write(model_bytes)` take the model instead of torch writing it."""
-
-    def export_file(_original: Any, model_bytes: bytes, _file: Any, _export_map: Any) -> None:
-        write(model_bytes)
-
-    return _wrapped(onnx_proto_utils, "_export_file", export_file)
+    return _wrapped(
+        onnx_proto_utils, "_export_file", lambda _original, model_bytes, _file, _export_map: write(model_bytes)
+    )

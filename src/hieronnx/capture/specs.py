@@ -1,4 +1,4 @@
-"""Specs of inputs, the values drawn for them, and what a model's forward and its own examples say of inputs."""
+"""Specs of inputs, and the values drawn for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from hieronnx.errors import InputError
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
-Given: TypeAlias = Mapping[str, "InputSpec"]
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
 
@@ -42,9 +41,8 @@ class InputSpec:
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            message = f"input '{self.name}': unknown dtype '{self.dtype}'"
             hint = suggest(self.dtype, DTYPES) or f"; expected one of {', '.join(DTYPES)}"
-            raise InputError(message + hint)
+            raise InputError(f"input '{self.name}': unknown dtype '{self.dtype}'{hint}")
         if any(size < 0 for size in self.shape):
             raise InputError(f"input '{self.name}': shape {list(self.shape)} has a negative size")
         if self.range is not None and self.range[0] > self.range[1]:
@@ -66,18 +64,16 @@ def draw_all(model: nn.Module, specs: Mapping[InputSpec, Limits]) -> dict[str, T
     import torch
 
     generator = torch.Generator().manual_seed(0)
-    first = next(model.parameters(), None)
-    device = torch.device("cpu") if first is None else first.device
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     return {spec.name: _draw(spec, generator, limits).to(device) for spec, limits in specs.items()}
 
 
 def _draw(spec: InputSpec, generator: torch.Generator, limits: Limits) -> Tensor:
-    """Make the values of one input."""
     import torch
 
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if spec.range is not None:
-        return _draw_range(spec, generator, dtype)
+        return _draw_range(spec, *spec.range, generator, dtype)
     if limits.kind == "mask":  # a mask of ones alone would be folded away
         mask = torch.ones(spec.shape, dtype=dtype)
         if spec.shape and spec.shape[-1] > 1:
@@ -86,17 +82,15 @@ def _draw(spec: InputSpec, generator: torch.Generator, limits: Limits) -> Tensor
     if dtype.is_floating_point:
         return torch.randn(spec.shape, generator=generator).to(dtype)
     allowed = [value for value in range(limits.count) if value not in limits.excluded]
-    choice = torch.tensor(allowed or [0])
-    drawn = choice[torch.randint(len(choice), spec.shape, generator=generator)]
+    drawn = torch.tensor(allowed or [0])[torch.randint(len(allowed) or 1, spec.shape, generator=generator)]
     if limits.end is not None:
         drawn[..., -1:] = limits.end
     return drawn.to(dtype)
 
 
-def _draw_range(spec: InputSpec, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+def _draw_range(spec: InputSpec, low: float, high: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
     import torch
 
-    low, high = spec.range or (0, 1)
     if dtype.is_floating_point:
         return (low + (high - low) * torch.rand(spec.shape, generator=generator)).to(dtype)
     bounds = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
@@ -114,34 +108,9 @@ def required(parameters: Parameters) -> list[str]:
     return [p.name for p in parameters.values() if p.default is p.empty and p.kind not in variadic]
 
 
-def read_example(model: nn.Module, attribute: str, parameters: Parameters) -> dict[str, Any] | None:
-    """Return the inputs that a model offers: a mapping, a tensor or a sequence, or what makes one."""
-    from torch import Tensor, nn
-
-    try:
-        example = getattr(model, attribute, None)
-        if callable(example) and not isinstance(example, nn.Module):
-            example = example()
-    except Exception as error:
-        raise InputError(f"{type(model).__name__}.{attribute} raised {describe(error)}") from error
-    if isinstance(example, Mapping):
-        return dict(example)
-    values = (example,) if isinstance(example, Tensor) else example
-    return dict(zip(parameters, values, strict=False)) if isinstance(values, (tuple, list)) else None
-
-
-def describe_missing(model: nn.Module, missing: Sequence[str]) -> str:
-    """Return what to say where nothing tells how to make some inputs."""
-    options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
-    return (
-        f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
-        f"pass {options}, for example --input '{missing[0]}=float32[1,3]'"
-    )
-
-
-def suggest(name: str, known: Sequence[str], *, cutoff: float = 0.6) -> str:
-    """Return `; did you mean …?`, or nothing where no known name is near."""
-    near = get_close_matches(name, known, cutoff=cutoff)
+def suggest(name: str, choices: Sequence[str], *, cutoff: float = 0.6) -> str:
+    """Return `; did you mean …?`, or nothing where no choice is near."""
+    near = get_close_matches(name, choices, cutoff=cutoff)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 

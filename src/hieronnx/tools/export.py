@@ -97,27 +97,26 @@ def export(
         >>> result.hierarchy.coverage()
         1.0
     """
-    _require_torch()
+    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
+        raise MissingExtraError("torch and onnxscript", "torch")
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.capture.captured import ExportRequest
 
     destination = _choose_output(output, f)
-    _check(model, exporter, strategy, destination, torch_options)
-    policy = _parse_policy(torch_nn)
+    policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with staging(destination) as staged, _undisturbed(model):
-        request = ExportRequest(
-            model, given, dict(kwargs or {}), staged, destination, torch_options, strip_torch_metadata
-        )
+        inputs = given, dict(kwargs or {})
+        request = ExportRequest(model, *inputs, staged, destination, torch_options, strip_torch_metadata)
         used, captured, fallback = _capture(request, exporter, report)
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
         if hierarchy is None:
-            exported = Request(open_model(staged), model, given, request.kwargs)
+            exported = Request(open_model(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
@@ -131,7 +130,9 @@ def export(
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
     result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
-    _warn_of_opset(result, torch_options.get("opset_version"))
+    asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
+    if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
+        _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
     if verify_topology:
         report("exporting with torch alone")
         result = replace(result, topology=_compare_with_baseline(request, used))
@@ -163,11 +164,6 @@ class HierarchyExporter:
 # -- checks -----------------------------------------------------------------------------------------------
 
 
-def _require_torch() -> None:
-    if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
-        raise MissingExtraError("torch and onnxscript", "torch")
-
-
 def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[str] | None) -> Path:
     if output is not None and f is not None:
         raise InputError("output= and f= both say where to write; give one of them")
@@ -179,8 +175,10 @@ def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[s
     return Path(path)
 
 
-def _check(model: nn.Module, exporter: str, strategy: str, output: Path, torch_options: Mapping[str, Any]) -> None:
-    """Refuse what cannot work before anything is run."""
+def _check(
+    model: nn.Module, exporter: str, strategy: str, output: Path, torch_nn: str, torch_options: Mapping[str, Any]
+) -> TagPolicy:
+    """Refuse what cannot work before anything is run; return the policy of tags."""
     from torch import nn, onnx
 
     if not isinstance(model, nn.Module):
@@ -194,11 +192,6 @@ def _check(model: nn.Module, exporter: str, strategy: str, output: Path, torch_o
     for name in torch_options:
         check_known("option", name, list(inspect.signature(onnx.export).parameters))
     check_output(output, ())
-
-
-def _parse_policy(torch_nn: str) -> TagPolicy:
-    from torch import nn
-
     policy = TagPolicy.parse(torch_nn)
     for name in policy.torch_nn or ():
         check_known("class in torch.nn", name, dir(nn))
@@ -210,14 +203,16 @@ def _parse_policy(torch_nn: str) -> TagPolicy:
 
 def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
-    from hieronnx.capture.routes import capture_export
+    from hieronnx.capture.dynamo import capture_dynamo
+    from hieronnx.capture.torchscript.route import capture_torchscript
 
-    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
+    routes = {"dynamo": capture_dynamo, "torchscript": capture_torchscript}
+    names = tuple(routes) if exporter == "auto" else (exporter,)
     failures: dict[str, Exception] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            captured = capture_export(request, name)
+            return name, routes[name](request), first_line(failures["dynamo"]) if failures else None
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
@@ -226,17 +221,14 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
                 path.unlink()
             if name != names[-1]:
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
-            continue
-        return name, captured, first_line(failures["dynamo"]) if failures else None
     raise _failed(failures) from next(iter(failures.values()))
 
 
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
     """Write the model, with a hierarchy inside if one is given."""
-    nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
-    about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
+    metadata = ({}, {}) if hierarchy is None else (embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
     try:
-        captured.write(nodes, about)
+        captured.write(*metadata)
     except (HieronnxError, MemoryError):
         raise
     except Exception as error:
@@ -245,7 +237,7 @@ def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None)
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
-    from hieronnx.capture.routes import export_baseline
+    from hieronnx.capture.baseline import export_baseline
     from hieronnx.tools.compare import compare
 
     with staging(request.destination) as staged, _undisturbed(request.model):
@@ -271,12 +263,9 @@ def first_line(error: BaseException) -> str:
 def _failed(failures: Mapping[str, Exception]) -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {first_line(error)}" for name, error in failures.items())
-    other = {"dynamo": "torchscript", "torchscript": "dynamo"}
-    remedy = (
-        "run the model itself on these inputs first; if that works, try other example inputs or another opset"
-        if len(failures) > 1
-        else f"try exporter '{other[next(iter(failures))]}'"
-    )
+    remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
+    if len(failures) == 1:
+        remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
     return ExportError(f"torch could not export the model ({causes}); {remedy}")
 
 
@@ -285,20 +274,13 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
     import torch
 
-    from hieronnx.capture.private_torch import exclusive
+    from hieronnx.capture.private_torch import EXCLUSIVE
 
     modes = [(module, module.training) for module in model.modules()]
     devices = list(range(torch.cuda.device_count()))
     try:
-        with exclusive(), torch.random.fork_rng(devices=devices):
+        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
             yield
     finally:
         for module, training in modes:
             module.training = training
-
-
-def _warn_of_opset(result: ExportResult, asked: int | None) -> None:
-    """Warn where the file has another opset than was asked for: torch keeps silent where it cannot convert."""
-    written = result.hierarchy.model.get("opset", {}).get("")
-    if asked is not None and written not in (None, asked):
-        _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)

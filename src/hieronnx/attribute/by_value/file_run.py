@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, array_of
 from hieronnx.attribute.weight_index import is_distinctive
-from hieronnx.capture.untouched import untouched
+from hieronnx.capture.eager import untouched
+from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
@@ -94,7 +94,7 @@ def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
             f"the model cannot be run on these inputs ({type(error).__name__}: {lines[0]}); give others, or use the "
             "strategy usage_based, which runs nothing"
         ) from error
-    tensors = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor))
+    tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor))
     return [array_of(tensor) for tensor in tensors if tensor.layout is torch.strided and tensor.numel()]
 
 
@@ -163,10 +163,10 @@ def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     bound = inspect.signature(model.forward).bind(*args, **kwargs)
     arguments = []
     for name, value in bound.arguments.items():
-        for path, leaf in tree_flatten_with_path(value)[0]:
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
             if isinstance(leaf, Tensor | bool | int | float):
                 # torch names a flattened input by its path: `cache_0_key`.
-                words = "".join(c if c.isalnum() else " " for c in keystr(path)).split()
+                words = "".join(c if c.isalnum() else " " for c in pytree.keystr(path)).split()
                 arguments.append(("_".join([name, *words]), array_of(torch.as_tensor(leaf))))
     return arguments
 

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from hieronnx.capture.eager import EagerLog, OpRecord, log_eager
+from hieronnx.capture.private_torch import pytree
 from hieronnx.hierarchy.tags import CallSite
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.sessions import Array
@@ -126,7 +126,7 @@ def vary(values: Any) -> Any:
     Scalars stay as they are: they may count something.
     """
     generator = torch.Generator().manual_seed(1)
-    return tree_map(lambda leaf: _vary_tensor(leaf, generator) if isinstance(leaf, Tensor) else leaf, values)
+    return pytree.tree_map(lambda leaf: _vary_tensor(leaf, generator) if isinstance(leaf, Tensor) else leaf, values)
 
 
 def _vary_tensor(tensor: Tensor, generator: torch.Generator) -> Tensor:

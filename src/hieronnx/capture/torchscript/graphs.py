@@ -20,16 +20,16 @@ def node_outputs(node: torch.Node) -> list[torch.Value]:
     return [node.outputsAt(index) for index in range(node.outputsSize())]
 
 
-def node_inputs(node: torch.Node) -> list[torch.Value]:
-    """Return a node's inputs, as fast as `node_outputs`."""
-    return [node.inputsAt(index) for index in range(node.inputsSize())]
-
-
 def node_blocks(node: torch.Node) -> list[Any]:
     """Return a node's blocks, without asking those kinds that have none: asking takes long."""
     kind = node.kind()
     plain = kind.startswith("aten::") or kind in _WITHOUT_BLOCKS
     return [] if plain or (kind.startswith("onnx::") and kind not in _WITH_BLOCKS) else list(node.blocks())
+
+
+def output_numbers(node: torch.Node) -> list[int]:
+    """Return torch's numbers of a node's outputs."""
+    return [node.outputsAt(index).unique() for index in range(node.outputsSize())]
 
 
 def first_number(node: torch.Node) -> int:
@@ -108,21 +108,24 @@ class _TorchViewBuilder:
     def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
         view = self.view
         if node.mustBeNone():
-            self._numbers.update((value.unique(), NO_TENSOR) for value in node_outputs(node))
+            self._numbers.update(dict.fromkeys(output_numbers(node), NO_TENSOR))
             return
-        inputs = tuple(self._number(value, graph) for value in node_inputs(node))
+        inputs = tuple(self._number(node.inputsAt(index), graph) for index in range(node.inputsSize()))
         outputs = tuple(self._number(value, graph) for value in node_outputs(node))
         start, outer = len(view.nodes), len(view.names)
+        output = view.names[outputs[0]] if outputs else ""
+        blocks = node_blocks(node)
+        # The names of the ONNX attributes that the blocks become.
+        labels = ("then_branch", "else_branch") if node.kind() in ("onnx::If", "prim::If") else ("body",) * len(blocks)
         bodies = tuple(
-            self.add_block(block, body_key(key, view.names[outputs[0]] if outputs else "", label), label)
-            for label, block in _labelled_blocks(node)
+            self.add_block(block, body_key(key, output, label), label)
+            for label, block in zip(labels, blocks, strict=False)
         )
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < outer)
         # What works in place (`aten::relu_`) computes the same as what torch replaces it by.
         op = node.kind().removeprefix("onnx::").removesuffix("_")
-        attributes = (
-            () if bodies else tuple((name, _attribute_value(node, name)) for name in sorted(node.attributeNames()))
-        )
+        names = [] if bodies else sorted(node.attributeNames())
+        attributes = tuple((name, _attribute_value(node, name)) for name in names)
         index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
         for body in bodies:
             view.graphs[body] = replace(view.graphs[body], owner=index)
@@ -135,13 +138,6 @@ class _TorchViewBuilder:
             number = self._numbers[unique] = self.view.add_tensor(str(unique), graph)
             self.values.append(value)
         return number
-
-
-def _labelled_blocks(node: torch.Node) -> list[tuple[str, Any]]:
-    """Return a node's blocks with the names of the ONNX attributes that they become."""
-    blocks = node_blocks(node)
-    labels = ["then_branch", "else_branch"] if node.kind() in ("onnx::If", "prim::If") else ["body"] * len(blocks)
-    return list(zip(labels, blocks, strict=False))
 
 
 def _attribute_value(node: torch.Node, name: str) -> Hashable:

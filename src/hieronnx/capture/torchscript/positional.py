@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.private_torch import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import InputError
 
 _DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
@@ -58,15 +58,14 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
     graph, and a `forward` that takes its defaults from elsewhere gets them twice. The model's `forward` is as it
     was afterwards.
     """
-    parameters = inspect.signature(request.model.forward).parameters.values()
+    model = request.model
+    parameters = inspect.signature(model.forward).parameters.values()
     keywords = request.kwargs or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
     if not keywords and all(map(_is_traceable, request.args)):
         yield request.args
         return
-    model = request.model
     own, forward = model.__dict__.get("forward"), model.forward
-    inputs = _name_inputs(request)
-    flat, unflatten = _flatten_untraceable(inputs)
+    flat, unflatten = _flatten_untraceable(_name_inputs(request))
 
     @functools.wraps(forward)
     def take_by_position(*given: Any) -> Any:
@@ -104,7 +103,7 @@ def _flatten_untraceable(
             flat.append((name, value))
             makers.append(next)
             continue
-        leaves, spec = tree_flatten(value)
+        leaves, spec = pytree.tree_flatten(value)
         flat += [(f"{name}_{n}", leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         makers.append(functools.partial(_put_together, leaves, spec))
 
@@ -115,28 +114,22 @@ def _flatten_untraceable(
     return flat, unflatten
 
 
-def _put_together(leaves: Sequence[Any], spec: TreeSpec, values: Iterator[Any]) -> Any:
-    return tree_unflatten([next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
+def _put_together(leaves: Sequence[Any], spec: pytree.TreeSpec, values: Iterator[Any]) -> Any:
+    return pytree.tree_unflatten([next(values) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], spec)
 
 
 def _is_traceable(value: object) -> bool:
     """Say whether torch.jit.trace takes a value as it is."""
-    if isinstance(value, dict):
-        return all(map(_is_traceable, value.values()))
-    if isinstance(value, list | tuple):
-        return all(map(_is_traceable, value))
+    if isinstance(value, dict | list | tuple):
+        return all(map(_is_traceable, value.values() if isinstance(value, dict) else value))
     return value is None or isinstance(value, torch.Tensor | bool | int | float | str)
 
 
 def _make_traceable(output: Any) -> Any:
-    """Return an output as it is, or its tensors where torch.jit.trace would refuse it.
-
-    Raises:
-        InputError: If part of the output is of a kind whose tensors nobody knows how to find.
-    """
+    """Return an output as it is, or its tensors where torch.jit.trace would refuse it."""
     if _is_traceable(output):
         return output
-    leaves = tree_leaves(output)
+    leaves = pytree.tree_leaves(output)
     unknown = next((type(leaf) for leaf in leaves if not _is_traceable(leaf)), None)
     if unknown is not None:
         raise InputError(

@@ -13,8 +13,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
-from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, node_outputs, view_torch_graph
+from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
 from hieronnx.capture.torchscript.traced_values import TracedValues
 from hieronnx.errors import writing
@@ -42,7 +41,17 @@ def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
     watcher = _Watcher(request.model)
     options = torchscript_options(request)
-    with watcher.watching(), by_position(request) as args, _quiet():
+    with (
+        module_calls_through(watcher.run_call),
+        private_torch.observe_lowering(watcher),
+        private_torch.replace_file_writer(watcher.keep_file),
+        by_position(request) as args,
+        warnings.catch_warnings(),
+        private_torch.without_graph_log(),
+    ):
+        # That the exporter is deprecated, whoever comes here knows.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
+        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
         torch.onnx.export(request.model, args, str(request.output), dynamo=False, **options)
 
     def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
@@ -50,16 +59,6 @@ def capture_torchscript(request: ExportRequest) -> Captured:
             write_annotated(stream, watcher.model_bytes, nodes, about)
 
     return watcher.finish(write)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out that the exporter is deprecated, which whoever comes here knows, and the graphs that it prints."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
-        warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*legacy TorchScript.*")
-        with private_torch.without_graph_log():
-            yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +83,7 @@ class _Watcher:
         self.model_bytes = b""
         self._recorder = CallRecorder(model)
         self._values = TracedValues()
+        self.inputs_lowered, self.folded = self._values.inputs_lowered, self._values.folded
         self._calls: list[CallId] = []
         self._original_names: dict[nn.Module, str] = {}
         self._scope_calls: dict[str, CallId | None] = {}
@@ -100,16 +100,6 @@ class _Watcher:
         self._finished: TorchView | None = None
         self._view = View()
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Observe torch while the context lasts."""
-        with (
-            module_calls_through(self._run_call),
-            private_torch.observe_lowering(self),
-            private_torch.replace_file_writer(self._keep_file),
-        ):
-            yield
-
     def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
         """Return what was captured, once torch is done."""
         sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
@@ -117,7 +107,7 @@ class _Watcher:
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
-    def _run_call(
+    def run_call(
         self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         caller = self._recorder.current
@@ -157,9 +147,8 @@ class _Watcher:
             nodes = own[hooks.caller][: len(hooks.kinds)]
             if tuple(node.kind() for node in nodes) != hooks.kinds:
                 continue  # torch changed the caller's nodes: they stay with the caller, as torch has it
-            for node in nodes[hooks.start :]:
-                for value in node_outputs(node):
-                    self._noted[value.unique()] = Attribution(hooks.call, (hooks.call,), "captured")
+            noted = Attribution(hooks.call, (hooks.call,), "captured")
+            self._noted.update((number, noted) for node in nodes[hooks.start :] for number in output_numbers(node))
 
     def _scope_of(self, node: torch.Node) -> CallId | None:
         name = node.scopeName()
@@ -169,11 +158,9 @@ class _Watcher:
         return self._scope_calls[name]
 
     def _attribute(self, node: torch.Node) -> Attribution | None:
-        noted = next((self._noted[v.unique()] for v in node_outputs(node) if v.unique() in self._noted), None)
-        if noted is not None:
-            return noted
+        noted = next((self._noted[number] for number in output_numbers(node) if number in self._noted), None)
         call = self._scope_of(node)
-        return None if call is None else Attribution(call, (call,), "captured")
+        return noted or (None if call is None else Attribution(call, (call,), "captured"))
 
     # From the traced graph to the file -----------------------------------------------------------------------
 
@@ -217,8 +204,7 @@ class _Watcher:
 
     def _note_all(self, node: torch.Node, attribution: Attribution) -> None:
         if self._scope_of(node) is None:
-            for value in node_outputs(node):
-                self._noted[value.unique()] = attribution
+            self._noted.update(dict.fromkeys(output_numbers(node), attribution))
         for block in node_blocks(node):
             for inner in block.nodes():
                 self._note_all(inner, attribution)
@@ -236,20 +222,14 @@ class _Watcher:
         self._values.lowered(node, result)
         source = self._indices.get(first_number(node))
         if source is not None:
-            for new in new_nodes:
-                for value in node_outputs(new):
-                    self._sources.setdefault(value.unique(), source)
-
-    def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
-        """Follow the graph's inputs."""
-        self._values.inputs_lowered(before, after)
+            for number in (number for new in new_nodes for number in output_numbers(new)):
+                self._sources.setdefault(number, source)
 
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Follow torch's new numbers for the values of the lowered graph."""
         self._values.renumbered(before, after)
-        self._sources = {
-            new: self._sources[old] for old, new in zip(before, after, strict=True) if old in self._sources
-        }
+        pairs = zip(before, after, strict=True)
+        self._sources = {new: self._sources[old] for old, new in pairs if old in self._sources}
 
     def exported(self, graph: torch.Graph) -> None:
         """Keep the graph of ONNX operators, before torch folds and fuses."""
@@ -262,21 +242,17 @@ class _Watcher:
         indices = _index_nodes(seen)
         self._sources = {number: indices[number] for number in self._sources if number in indices}
 
-    def folded(self, graph: torch.Graph) -> None:
-        """Find the values that torch replaced by others."""
-        self._values.folded(graph)
-
     def finished(self, graph: torch.Graph) -> None:
         """Keep the finished graph, its values still under torch's numbers."""
         self._finished = view_torch_graph(graph, self._user_inputs)
         self._add_stage(self._finished, tensors=self._values.finished(self._finished))
 
     def _add_stage(self, seen: TorchView, **details: Any) -> None:
-        numbers = ([value.unique() for value in node_outputs(node)] for node in seen.nodes)
+        numbers = map(output_numbers, seen.nodes)
         sources = [next((self._sources[n] for n in outputs if n in self._sources), None) for outputs in numbers]
         self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
 
-    def _keep_file(self, model_bytes: bytes) -> None:
+    def keep_file(self, model_bytes: bytes) -> None:
         """Keep what torch would write, and the names that the graph has in it: some nodes get theirs only there."""
         assert self._finished is not None
         self.model_bytes = model_bytes
@@ -288,4 +264,4 @@ class _Watcher:
 
 def _index_nodes(seen: TorchView) -> dict[int, int]:
     """Map torch's numbers of values to the nodes that make them."""
-    return {value.unique(): index for index, node in enumerate(seen.nodes) for value in node_outputs(node)}
+    return {number: index for index, node in enumerate(seen.nodes) for number in output_numbers(node)}

@@ -11,7 +11,7 @@ from torch import nn
 
 from hieronnx.capture.calls import CallIO, IORecorder
 from hieronnx.capture.private_torch import TraceProbe, was_written_since
-from hieronnx.capture.torchscript.graphs import TorchView, all_values, first_number, node_outputs
+from hieronnx.capture.torchscript.graphs import TorchView, all_values, first_number, node_outputs, output_numbers
 from hieronnx.hierarchy.records import CallId
 
 _MARK = "hieronnx"
@@ -90,8 +90,7 @@ class TracedValues:
 
     def traced(self, graph: torch.Graph) -> None:
         """Take the marks away, and keep the numbers of the values."""
-        values: dict[tuple[int | None, int], torch.Value] = {}
-        values.update(((None, index), value) for index, value in enumerate(graph.inputs()))
+        values: dict[tuple[int | None, int], torch.Value] = {(None, n): value for n, value in enumerate(graph.inputs())}
         for node in graph.nodes():
             if node.hasAttribute(_MARK):
                 mark = node.i(_MARK)
@@ -157,11 +156,10 @@ class TracedValues:
     def lowered(self, node: torch.Node, result: Any) -> None:
         """Note the ONNX values that stand for a node's outputs."""
         values = [result] if isinstance(result, torch.Value) else result
-        outputs = node_outputs(node)
-        if isinstance(values, list | tuple) and len(values) == len(outputs):
-            for old, new in zip(outputs, values, strict=True):
-                if isinstance(new, torch.Value):
-                    self._lowering[old.unique()] = new.unique()
+        numbers = output_numbers(node)
+        if isinstance(values, list | tuple) and len(values) == len(numbers):
+            pairs = zip(numbers, values, strict=True)
+            self._lowering.update((old, new.unique()) for old, new in pairs if isinstance(new, torch.Value))
 
     def inputs_lowered(self, before: Sequence[int], after: Sequence[int]) -> None:
         """Follow the graph's inputs."""

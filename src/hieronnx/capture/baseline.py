@@ -1,4 +1,4 @@
-"""Running torch's two exporters: observed, to capture what they do; or torch alone, with the same arguments."""
+"""The export that torch makes alone, with the same arguments, to compare with."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ import warnings
 
 import torch
 
-from hieronnx.capture.captured import Captured, ExportRequest
-from hieronnx.capture.dynamo import capture_dynamo
+from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
-from hieronnx.capture.torchscript.route import capture_torchscript
-
-
-def capture_export(request: ExportRequest, exporter: str) -> Captured:
-    """Export through `dynamo` or `torchscript`, up to the model that is to be written."""
-    return capture_dynamo(request) if exporter == "dynamo" else capture_torchscript(request)
 
 
 def export_baseline(request: ExportRequest, exporter: str) -> None:

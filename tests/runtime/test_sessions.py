@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,47 +25,49 @@ def see(
     feeds: Mapping[str, Array],
     *,
     buffer: int = 1 << 20,
-) -> FileRun:
-    """Run a model; return what it made, by graph and name."""
+    wanted: Callable[[str, str], bool] | None = None,
+) -> tuple[FileRun, tuple[str, ...]]:
+    """Run a model; return what it made, by graph and name, and what was hidden."""
     seen: dict[tuple[str, str], list[list[float]]] = defaultdict(list)
     with open_runner(open_model(model), buffer=buffer) as runner:
-        runner.run_exposed(feeds, lambda g, n, array: seen[g, n].append(array.tolist()))
-    return seen
+        hidden = runner.run_exposed(feeds, lambda g, n, array: seen[g, n].append(array.tolist()), wanted=wanted)
+    return seen, hidden
 
 
 def bodies_feeds(condition: bool, count: int) -> dict[str, Array]:
     return {"x": X, "c": np.array(condition), "n": np.array(count, dtype=np.int64)}
 
 
-def test_the_branch_that_is_taken_is_seen_and_the_other_is_not() -> None:
-    seen = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=1))
+def test_the_branch_that_is_taken_is_seen_and_the_other_named() -> None:
+    seen, hidden = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=1))
     assert seen["", "a"] == [[2.0, 0.0]]
     assert seen["y.then_branch", "t1"] == [[2.0, 0.0]]
     assert seen["y.then_branch/t.then_branch", "p"] == seen["", "y"] == [[2.0, 0.0]]
     assert ("y.else_branch", "e") not in seen
-    assert not any("t.else_branch" in graph for graph, _ in seen)
+    assert any("y.else_branch" in reason for reason in hidden)
+    assert any("y.then_branch/t.else_branch" in reason for reason in hidden)
 
 
 def test_the_other_branch_is_seen_on_other_inputs() -> None:
-    seen = see(parser.parse_model(BODIES), bodies_feeds(condition=False, count=1))
+    seen, _ = see(parser.parse_model(BODIES), bodies_feeds(condition=False, count=1))
     assert seen["y.else_branch", "e"] == [[-2.0, 0.0]]
     assert ("y.then_branch", "t1") not in seen
 
 
 def test_a_tensor_in_a_loop_is_seen_once_for_each_iteration() -> None:
-    seen = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=3))
+    seen, _ = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=3))
     assert seen["z.body", "so"] == [[4.0, 0.0], [6.0, 0.0], [8.0, 0.0]]
     assert seen["", "z"] == [[8.0, 0.0]]
 
 
 def test_a_loop_that_never_runs_shows_nothing() -> None:
-    seen = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=0))
+    seen, _ = see(parser.parse_model(BODIES), bodies_feeds(condition=True, count=0))
     assert seen["", "z"] == seen["", "a"]
     assert ("z.body", "so") not in seen
 
 
 def test_functions_are_seen_under_their_own_names() -> None:
-    seen = see(parser.parse_model(FUNCTIONS), {"x": X, "c": np.array(True)})
+    seen, _ = see(parser.parse_model(FUNCTIONS), {"x": X, "c": np.array(True)})
     assert seen["", "h"] == seen["local::twice", "y"] == [[2.0, -4.0]]
     assert seen["local::choose/y.then_branch", "t"] == seen["", "y"] == [[2.0, 0.0]]
 
@@ -87,7 +89,7 @@ CALLED_TWICE = """
 
 
 def test_a_function_that_is_called_twice_is_seen_twice_each_time_with_its_attributes() -> None:
-    seen = see(parser.parse_model(CALLED_TWICE), {"x": X})
+    seen, _ = see(parser.parse_model(CALLED_TWICE), {"x": X})
     assert seen["local::scale", "y"] == [[2.0, -4.0], [6.0, -12.0]]
 
 
@@ -105,11 +107,12 @@ GROWS = """
 """
 
 
-def test_what_changes_size_while_a_loop_runs_is_left_out() -> None:
+def test_what_changes_size_while_a_loop_runs_is_named_as_hidden() -> None:
     feeds = {"x": X, "n": np.array(3, dtype=np.int64), "c": np.array(True)}
-    seen = see(parser.parse_model(GROWS), feeds)
+    seen, hidden = see(parser.parse_model(GROWS), feeds)
     assert ("z.body", "so") not in seen
     assert seen["z.body", "co"] == [True, True, True]
+    assert hidden == ("'so' in z.body: it changes size from one iteration to the next",)
 
 
 SEQUENCES = """
@@ -125,8 +128,9 @@ SEQUENCES = """
 
 
 def test_what_is_no_tensor_is_left_out() -> None:
-    seen = see(parser.parse_model(SEQUENCES), {"x": X})
+    seen, hidden = see(parser.parse_model(SEQUENCES), {"x": X})
     assert set(seen) == {("", "h"), ("", "y")}
+    assert len(hidden) == 2
 
 
 def make_chain(length: int, size: int) -> onnx.ModelProto:
@@ -142,9 +146,14 @@ def make_chain(length: int, size: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("buffer", [1, 8 * 1000 * 3, 1 << 24])
 def test_all_is_seen_however_small_the_buffer(buffer: int) -> None:
     feeds = {"x": np.zeros(1000, dtype=np.float32)}
-    seen = see(make_chain(10, 1000), feeds, buffer=buffer)
+    seen, _ = see(make_chain(10, 1000), feeds, buffer=buffer)
     assert list(seen) == [("", f"t{i}") for i in range(10)]
     assert all(len(arrays) == 1 for arrays in seen.values())
+
+
+def test_only_what_is_wanted_is_seen() -> None:
+    seen, _ = see(make_chain(4, 3), {"x": np.zeros(3, np.float32)}, wanted=lambda _, name: name in {"t1", "t3"})
+    assert set(seen) == {("", "t1"), ("", "t3")}
 
 
 def save(model: onnx.ModelProto, path: Path, form: str) -> Path:

@@ -11,8 +11,7 @@ stacked on the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import onnx
@@ -31,31 +30,68 @@ class Exposure:
     name: str
     exposed: str
     loop: str = ""
-    """The first output of the `Loop` or `Scan` in whose body it is, with a value for each iteration; else nothing."""
+    """The first output of the `Loop` or `Scan` in whose body it is; nothing where it is in none."""
+
+    @property
+    def repeats(self) -> bool:
+        """Whether it has a value for each iteration."""
+        return bool(self.loop)
 
 
-class FlatModel:
-    """A model with its bodies and functions in place.
+@dataclass(slots=True)
+class Flat:
+    """A model with its bodies and functions in place, which tensors it has, and what is out of reach."""
 
-    Attributes:
-        exposures: The tensors that it has. Out of reach are the branches that are not taken on the given inputs, bodies
-            inside a loop's, and what is no tensor.
+    model: onnx.ModelProto
+    exposures: list[Exposure] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
+
+    def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
+        """Return the model with these tensors as outputs, under their exposed names."""
+        copy = _copy(self.model)
+        _expose_in_loops(copy.graph, "Identity", {e: e.exposed for e in exposures if e.repeats})
+        present = {value.name for value in copy.graph.output}
+        copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
+        return copy
+
+    def measure(self, exposures: Sequence[Exposure]) -> tuple[onnx.ModelProto, dict[str, str]]:
+        """Return the model with the number of elements of each tensor as outputs, and the names of those."""
+        copy = _copy(self.model)
+        names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in exposures}
+        _expose_in_loops(copy.graph, "Size", {e: names[e.exposed] for e in exposures if e.repeats})
+        copy.graph.node.extend(
+            onnx.helper.make_node("Size", [e.exposed], [names[e.exposed]]) for e in exposures if not e.repeats
+        )
+        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
+        return copy, names
+
+
+def flatten(model: onnx.ModelProto, evaluate: Evaluate) -> Flat:
+    """Return the flat form of a model that has no large weights inside.
+
+    Args:
+        model: The model; it is left as it is.
+        evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
     """
+    flattener = _Flattener(_copy(model), evaluate)
+    flattener.run()
+    return flattener.flat
+
+
+class _Flattener:
+    """Places nodes in the main graph, level by level of the bodies that they have."""
 
     def __init__(self, model: onnx.ModelProto, evaluate: Evaluate) -> None:
-        """Flatten a copy of a model, level by level of the bodies that its nodes have.
-
-        Args:
-            model: The model, without large weights inside.
-            evaluate: Runs a model and returns the values of the tensors named: what `If` nodes decide by.
-        """
-        self.exposures: list[Exposure] = []
-        self._model, self._evaluate = deepcopy(model), evaluate
+        self.flat = Flat(model)
+        self._evaluate = evaluate
         self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
         self._places: dict[str, tuple[str, str]] = {}
         """For each tensor of the flat model the graph and the name that it has in the file."""
         self._no_tensors = {v.name for v in model.graph.value_info if not v.type.HasField("tensor_type")}
-        graph = self._model.graph
+
+    def run(self) -> None:
+        """Flatten the model, and list what it has."""
+        graph = self.flat.model.graph
         nodes = list(self._place(graph.node, "", {}))
         while any(node.op_type == "If" for node in nodes):
             _set_nodes(graph, nodes)
@@ -63,24 +99,6 @@ class FlatModel:
         _set_nodes(graph, nodes)
         for node in nodes:
             self._list_outputs(node)
-
-    def expose(self, exposures: Sequence[Exposure]) -> onnx.ModelProto:
-        """Return the model with these tensors as outputs, under their exposed names."""
-        copy = deepcopy(self._model)
-        _expose_in_loops(copy.graph, "Identity", {e: e.exposed for e in exposures if e.loop})
-        present = {value.name for value in copy.graph.output}
-        copy.graph.output.extend(onnx.ValueInfoProto(name=e.exposed) for e in exposures if e.exposed not in present)
-        return copy
-
-    def measure(self) -> tuple[onnx.ModelProto, dict[str, str]]:
-        """Return the model with the number of elements of each tensor as outputs, and the names of those."""
-        copy = deepcopy(self._model)
-        names = {exposure.exposed: f"{exposure.exposed}/elements" for exposure in self.exposures}
-        _expose_in_loops(copy.graph, "Size", {e: names[e.exposed] for e in self.exposures if e.loop})
-        outside = (e.exposed for e in self.exposures if not e.loop)
-        copy.graph.node.extend(onnx.helper.make_node("Size", [name], [names[name]]) for name in outside)
-        copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names.values())
-        return copy, names
 
     def _place(self, nodes: Iterable[onnx.NodeProto], key: str, renamed: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
         for node in nodes:
@@ -96,7 +114,8 @@ class FlatModel:
 
     def _place_function(self, call: onnx.NodeProto, function: onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
         prefix = f"{first_name(call.output)}/{function.name}/"
-        renamed = {name: prefix + name for node in function.node for name in node.output if name}
+        made = (name for node in function.node for name in node.output if name)
+        renamed = {name: prefix + name for name in made}
         given = [*call.input, *[""] * (len(function.input) - len(call.input))]
         renamed.update(zip(function.input, given, strict=True))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
@@ -106,12 +125,12 @@ class FlatModel:
 
     def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         """Yield the nodes with each `If` replaced by the branch that it takes."""
-        conditions = {f"{first_name(n.output)}/condition": n.input[0] for n in nodes if n.op_type == "If"}
-        asking = deepcopy(self._model)
-        for name, condition in conditions.items():  # it may be an input or an initializer, which cannot be an output
-            asking.graph.node.append(onnx.helper.make_node("Identity", [condition], [name]))
-            asking.graph.output.append(onnx.ValueInfoProto(name=name))
-        values = self._evaluate(asking, list(conditions))
+        conditions = {first_name(node.output): node.input[0] for node in nodes if node.op_type == "If"}
+        asking = _copy(self.flat.model)
+        for output, condition in conditions.items():  # it may be an input or an initializer, which cannot be an output
+            asking.graph.node.append(onnx.helper.make_node("Identity", [condition], [f"{output}/condition"]))
+            asking.graph.output.append(onnx.ValueInfoProto(name=f"{output}/condition"))
+        values = self._evaluate(asking, [f"{output}/condition" for output in conditions])
         for node in nodes:
             if node.op_type == "If":
                 yield from self._place_branch(node, bool(values[f"{first_name(node.output)}/condition"].all()))
@@ -119,14 +138,16 @@ class FlatModel:
                 yield node
 
     def _place_branch(self, node: onnx.NodeProto, condition: bool) -> Iterator[onnx.NodeProto]:
-        taken = "then_branch" if condition else "else_branch"
+        taken, other = ("then_branch", "else_branch") if condition else ("else_branch", "then_branch")
         graph, output = self._places[first_name(node.output)]
+        self.flat.hidden.append(f"{body_key(graph, output, other)}: the branch is not taken on these inputs")
         body, prefix = dict(proto_bodies(node))[taken], f"{first_name(node.output)}/{taken}/"
         made = [t.name for t in body.initializer] + [name for n in body.node for name in n.output if name]
         renamed = {name: prefix + name for name in made}
         for tensor in body.initializer:
-            self._model.graph.initializer.add().CopyFrom(tensor)
-            self._model.graph.initializer[-1].name = renamed[tensor.name]
+            kept = self.flat.model.graph.initializer.add()
+            kept.CopyFrom(tensor)
+            kept.name = renamed[tensor.name]
         yield from self._place(body.node, body_key(graph, output, taken), renamed)
         yield from _copies((renamed.get(value.name, value.name) for value in body.output), node.output)
 
@@ -134,10 +155,11 @@ class FlatModel:
         no_tensors = node.op_type in SEQUENCE_OPS or self._no_tensors.intersection((*node.input[:1], *node.output))
         if no_tensors and node.op_type in (*SEQUENCE_OPS, "Identity", *LOOP_OPS):
             self._no_tensors.update(node.output)
+            self.flat.hidden.append(f"'{first_name(node.output)}': it is no tensor")
             return
         for name in filter(None, node.output):
             if name in self._places:  # a copy that was put in is none of the file
-                self.exposures.append(Exposure(*self._places[name], name))
+                self.flat.exposures.append(Exposure(*self._places[name], name))
         if node.op_type in LOOP_OPS and not node.domain:
             self._list_body(node)
 
@@ -145,8 +167,13 @@ class FlatModel:
         loop = first_name(node.output)
         key = body_key(*self._places[loop], "body")
         for inner in dict(proto_bodies(node))["body"].node:
-            for name in filter(None, inner.output if inner.op_type not in SEQUENCE_OPS else ()):
-                self.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
+            if inner.op_type in SEQUENCE_OPS:
+                self.flat.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
+                continue
+            if any(proto_bodies(inner)):
+                self.flat.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
+            for name in filter(None, inner.output):
+                self.flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
 
 
 def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, str]) -> None:
@@ -168,29 +195,36 @@ def _fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.Attribu
     """Return a node of a function with the attributes that the call gave, those left out that it did not give."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node
-    copy = deepcopy(node)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     del copy.attribute[:]
     for attribute in node.attribute:
         given = attributes.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
         if given is not None:
-            copy.attribute.add().CopyFrom(given)
-            copy.attribute[-1].name = attribute.name
+            filled = copy.attribute.add()
+            filled.CopyFrom(given)
+            filled.name = attribute.name
     return copy
 
 
 def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
-    copy = deepcopy(node)
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
     for names in (copy.input, copy.output):
         names[:] = [renamed.get(name, name) for name in names]
     for _, body in proto_bodies(copy):
-        # What the body names itself hides the outer name.
-        own = {name for inner in body.node for name in inner.output}
-        own |= {value.name for value in (*body.input, *body.initializer)}
-        outer = {old: new for old, new in renamed.items() if old not in own}
-        _set_nodes(body, [_rename(inner, outer) for inner in body.node])
-        for value in body.output:
-            value.name = outer.get(value.name, value.name)
+        _rename_captured(body, renamed)
     return copy
+
+
+def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    # What the body names itself hides the outer name.
+    own = {name for inner in graph.node for name in inner.output}
+    own |= {value.name for value in (*graph.input, *graph.initializer)}
+    outer = {old: new for old, new in renamed.items() if old not in own}
+    _set_nodes(graph, [_rename(inner, outer) for inner in graph.node])
+    for value in graph.output:
+        value.name = outer.get(value.name, value.name)
 
 
 def _copies(inner: Iterable[str], outer: Iterable[str]) -> Iterator[onnx.NodeProto]:
@@ -200,6 +234,13 @@ def _copies(inner: Iterable[str], outer: Iterable[str]) -> Iterator[onnx.NodePro
 
 
 def _set_nodes(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto]) -> None:
-    copies = [deepcopy(node) for node in nodes]  # they may be those of the graph itself
+    kept = list(nodes)  # they may be those of the graph itself
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy

@@ -10,9 +10,8 @@ body of a `Loop` or `Scan` is handed out once for each iteration.
 
 from __future__ import annotations
 
-import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, require
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
-from hieronnx.runtime.flattening import Exposure, FlatModel
+from hieronnx.runtime.flattening import Exposure, Flat, flatten
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Visit: TypeAlias = Callable[[str, str, Array], None]
@@ -33,6 +32,7 @@ Visit: TypeAlias = Callable[[str, str, Array], None]
 
 _BUFFER = 1 << 28
 _WIDEST = 8  # bytes an element, before its type is known
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,9 @@ class FileInput:
 class Runner:
     """A file that can be run as often as one likes."""
 
-    def __init__(self, name: str, path: Path, buffer: int) -> None:
-        self._name, self._model, self._folder, self._buffer = name, _refer(path), path.parent, buffer
+    def __init__(self, name: str, model: onnx.ModelProto, folder: Path, *, threads: int, buffer: int) -> None:
+        self._name, self._model, self._folder = name, model, folder
+        self._threads, self._buffer = threads, buffer
 
     @property
     def inputs(self) -> tuple[FileInput, ...]:
@@ -57,45 +58,63 @@ class Runner:
         initializers = {tensor.name for tensor in self._model.graph.initializer}
         return tuple(_describe_input(value) for value in self._model.graph.input if value.name not in initializers)
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run the file once; return its outputs."""
-        return self._run(self._model, feeds, [value.name for value in self._model.graph.output])
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """The names of what the file gives."""
+        return tuple(value.name for value in self._model.graph.output)
 
-    def run_exposed(self, feeds: Mapping[str, Array], visit: Visit) -> None:
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+        """Run the file once; return the tensors named, by default its outputs."""
+        return self._run(self._model, feeds, self.outputs if names is None else names)
+
+    def run_exposed(
+        self, feeds: Mapping[str, Array], visit: Visit, *, wanted: Callable[[str, str], bool] | None = None
+    ) -> tuple[str, ...]:
         """Run the file and hand out the values of its inner tensors, each to be used at once and not kept.
 
         Args:
             feeds: The inputs.
             visit: Called for each tensor that a node made; for each of its values where it has several.
+            wanted: Says by graph and name which tensors are of use; all by default.
+
+        Returns:
+            What could not be seen, and why.
 
         Raises:
             HieronnxError: If ONNX Runtime cannot run the file.
         """
-        flat = FlatModel(self._model, lambda model, names: self._run(model, feeds, names))
-        for chunk in _divide(self._measure(flat, feeds), self._buffer // _WIDEST):
+        flat = flatten(self._model, lambda model, names: self._run(model, feeds, names))
+        exposures = [e for e in flat.exposures if wanted is None or wanted(e.graph, e.name)]
+        sizes, hidden = self._measure(flat, exposures, feeds)
+        for chunk in _divide([e for e in exposures if e.exposed in sizes], sizes, self._buffer // _WIDEST):
             values = self._run(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
             for exposure in chunk:
                 array = values.pop(exposure.exposed)
-                for one in array if exposure.loop else (array,):
+                for one in array if exposure.repeats else (array,):
                     visit(exposure.graph, exposure.name, np.asarray(one))
+        return (*flat.hidden, *hidden)
 
-    def _measure(self, flat: FlatModel, feeds: Mapping[str, Array]) -> dict[Exposure, int]:
+    def _measure(
+        self, flat: Flat, exposures: Sequence[Exposure], feeds: Mapping[str, Array]
+    ) -> tuple[dict[str, int], list[str]]:
         """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
-        model, names = flat.measure()
+        model, names = flat.measure(exposures)
         values = self._run(model, feeds, list(names.values()))
-        sizes = {}
-        for exposure in flat.exposures:
+        sizes, hidden = {}, []
+        for exposure in exposures:
             counts = np.atleast_1d(values[names[exposure.exposed]])
-            if (counts == counts[:1]).all():
-                sizes[exposure] = int(counts.sum())
-        return sizes
+            if counts.size and (counts != counts[0]).any():
+                hidden.append(f"'{exposure.name}' in {exposure.graph}: it changes size from one iteration to the next")
+            else:
+                sizes[exposure.exposed] = int(counts.sum())
+        return sizes, hidden
 
     def _run(self, model: onnx.ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
         import onnxruntime as ort
 
         if not names:
             return {}
-        options = _make_options(self._folder)
+        options = _make_options(self._folder, self._threads)
         try:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
@@ -110,16 +129,16 @@ class Runner:
                 visit("", tensor.name, ir.serde.deserialize_tensor(tensor, base_path=self._folder).numpy())
 
 
-def _make_options(folder: Path) -> Any:
+def _make_options(folder: Path, threads: int) -> Any:
     """Return the options under which a file runs as it is, with its weights in files of a folder."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = False
-    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.absolute()))
+    options.add_session_config_entry(_FOLDER, str(folder.absolute()))
     options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
     return options
 
@@ -133,11 +152,12 @@ def _describe_input(value: onnx.ValueInfoProto) -> FileInput:
     return FileInput(value.name, dtype, sizes if tensor.HasField("shape") else None)
 
 
-def _divide(sizes: Mapping[Exposure, int], limit: int) -> Iterator[list[Exposure]]:
+def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int) -> Iterator[list[Exposure]]:
     """Divide tensors, in order, so that no group has more elements than the limit; but for one alone that has."""
     chunk: list[Exposure] = []
     elements = 0
-    for exposure, size in sizes.items():
+    for exposure in exposures:
+        size = sizes[exposure.exposed]
         if chunk and elements + size > limit:
             yield chunk
             chunk, elements = [], 0
@@ -147,12 +167,16 @@ def _divide(sizes: Mapping[Exposure, int], limit: int) -> Iterator[list[Exposure
         yield chunk
 
 
+# -- the file without its weights -----------------------------------------------------------------------------
+
+
 @contextmanager
-def open_runner(opened: OpenedModel, *, buffer: int = _BUFFER) -> Iterator[Runner]:
+def open_runner(opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER) -> Iterator[Runner]:
     """Yield what runs a model; for a model in memory its weights are written to a file that is gone afterwards.
 
     Args:
         opened: The model.
+        threads: How many threads ONNX Runtime may use for one operator.
         buffer: How many bytes of inner tensors may be in memory at once; one tensor alone may be larger.
 
     Raises:
@@ -160,12 +184,12 @@ def open_runner(opened: OpenedModel, *, buffer: int = _BUFFER) -> Iterator[Runne
     """
     require("onnxruntime", "runtime")
     if opened.path is not None:
-        yield Runner(opened.name, opened.path, buffer)
+        yield Runner(opened.name, _refer(opened.path), opened.path.parent, threads=threads, buffer=buffer)
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "model.onnx"
         ir.save(opened.model, path, external_data="weights")
-        yield Runner(opened.name, path, buffer)
+        yield Runner(opened.name, _refer(path), path.parent, threads=threads, buffer=buffer)
 
 
 def _refer(path: Path) -> onnx.ModelProto:
@@ -174,10 +198,8 @@ def _refer(path: Path) -> onnx.ModelProto:
     raw = locate_raw_data(path)
     located: Mapping[str, tuple[int, int]] = {}
     for tensor in model.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or not math.prod(tensor.dims):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or _has_elements(tensor):
             continue
-        if any(f.name.endswith("_data") and f.name != "external_data" for f, _ in tensor.ListFields()):
-            continue  # it is small, and has its elements
         if tensor.name in raw:
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
@@ -189,3 +211,9 @@ def _refer(path: Path) -> onnx.ModelProto:
                 file.seek(located[tensor.name][0])
                 tensor.ParseFromString(file.read(located[tensor.name][1]))
     return model
+
+
+def _has_elements(tensor: onnx.TensorProto) -> bool:
+    if not np.prod(tensor.dims, dtype=np.int64):
+        return True
+    return any(field.name.endswith("_data") and field.name != "external_data" for field, _ in tensor.ListFields())

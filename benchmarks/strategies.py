@@ -65,7 +65,7 @@ def strategies(
     from benchmarks.score_report import render_scores, scores_to_json
     from benchmarks.scores import measure_strategies
     from hieronnx.cli.console import print_json, print_text, use_colour, working
-    from hieronnx.cli.export import read_loading
+    from hieronnx.cli.loading import read_loading
 
     given = {"inputs": inputs, "input_specs": input_specs, "trust_remote_code": trust_remote_code}
     loading = read_loading(target, given)

@@ -21,7 +21,7 @@ import support.cli
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import load, open_model, read_sidecar, sidecar_path
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.report.checks import render_findings
+from hieronnx.report.findings import render_findings
 from hieronnx.report.summary import render_coverage, render_model
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
 from hieronnx.tools.results import summary_to_dict

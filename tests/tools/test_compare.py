@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 import hieronnx
 import support.cli
 from hieronnx import compare
-from hieronnx.report.checks import comparison_to_markdown, render_comparison
+from hieronnx.report.comparison import comparison_to_markdown, render_comparison
 from support.edits import (
     NODE_EDITS,
     SAME,

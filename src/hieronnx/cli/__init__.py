@@ -1,4 +1,4 @@
-"""The command line, a file for each command or kind of command: `hieronnx export | tree | annotate | …`.
+"""The command line, a file for each command (what carries shares one): `hieronnx export | tree | annotate | …`.
 
 Each command imports what it needs when it runs.
 """
@@ -10,12 +10,16 @@ import gc
 import click
 
 from hieronnx._version import __version__
-from hieronnx.cli.analyze import analyze_command, tree_command
+from hieronnx.cli.analyze import analyze_command
+from hieronnx.cli.annotate import annotate_command
 from hieronnx.cli.carry import carry_command, optimize_command, quantize_command
-from hieronnx.cli.checks import compare_command, validate_command
+from hieronnx.cli.compare import compare_command
 from hieronnx.cli.console import Commands, quiet_readers
-from hieronnx.cli.export import annotate_command, demo_command, export_command
+from hieronnx.cli.demo import demo_command
+from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
+from hieronnx.cli.tree import tree_command
+from hieronnx.cli.validate import validate_command
 
 
 @click.group(

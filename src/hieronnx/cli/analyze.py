@@ -1,4 +1,4 @@
-"""`hieronnx tree` and `analyze`: what an ONNX file is made of."""
+"""`hieronnx analyze`: what an ONNX file is made of."""
 
 from __future__ import annotations
 
@@ -17,38 +17,6 @@ from hieronnx.cli.options import (
     path_argument,
     threshold_option,
 )
-
-
-@click.command("tree")
-@path_argument("model")
-@click.argument("pattern", required=False)
-@depth_option("Levels below the root or each match.")
-@click.option("--nodes", is_flag=True, help="List the ONNX nodes under their calls.")
-@all_calls_option
-@json_option
-def tree_command(
-    model: Path, pattern: str | None, depth: int | None, nodes: bool, all_calls: bool, as_json: bool
-) -> None:
-    """Print the module calls of MODEL as a tree.
-
-    For each call: its module, the ONNX nodes of its region (nodes), those of them in no call below it that has a
-    line of its own in the whole tree (own), and its parameters. PATTERN is a glob over module paths and tags: what
-    matches is shown with all below it and the way there.
-
-    \b
-    Examples:
-      hieronnx tree model.onnx --depth 2
-      hieronnx tree model.onnx 'encoder.layer.0.*' --nodes
-      hieronnx tree model.onnx '*/LayerNorm*'
-    """  # noqa: D301  click wants the backspace itself
-    from hieronnx.files.opening import load
-    from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
-
-    tree = grow_tree(load(model), pattern=pattern, depth=depth, all_calls=all_calls)
-    if as_json:
-        print_json({"model": str(model), "tree": tree_to_json(tree, nodes=nodes)})
-    else:
-        print_text(render_tree(tree, nodes=nodes, colour=use_colour()))
 
 
 @click.command("analyze", short_help="Count nodes, parameters and multiply-adds by module.")

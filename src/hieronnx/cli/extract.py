@@ -51,7 +51,7 @@ def extract_command(
         _extract_all(model, target, folder, relative_names, as_json)
         return
     from hieronnx.errors import AmbiguousTargetError, InputError
-    from hieronnx.report.summary import render_extraction
+    from hieronnx.report.extraction import render_extraction
     from hieronnx.tools.extract.extracting import extract
 
     try:
@@ -63,7 +63,7 @@ def extract_command(
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
     from hieronnx.errors import count
-    from hieronnx.report.summary import render_extractions
+    from hieronnx.report.extraction import render_extractions
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []

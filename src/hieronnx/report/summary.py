@@ -1,8 +1,8 @@
-"""Results of the commands that write, as text: export, annotate, carry, extract, and what they have in common."""
+"""Results of the commands that write, as text: export, annotate, carry, and what they have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -10,9 +10,9 @@ from rich.text import Text
 from hieronnx.errors import count, list_some
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, CallId
-from hieronnx.report.checks import render_comparison
-from hieronnx.report.names import clean_line, clean_name, name_call
+from hieronnx.hierarchy.records import CONFIDENCE
+from hieronnx.report.comparison import render_comparison
+from hieronnx.report.names import clean_name, name_call
 from hieronnx.report.text import format_size, join_blocks, render_table, to_text
 from hieronnx.tools.results import WrittenFile, summary_to_dict
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hieronnx.tools.annotate import AnnotateResult
     from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
     from hieronnx.tools.export import ExportResult
-    from hieronnx.tools.extract.result import ExtractResult, PartInput
 
 _MOST_LISTED = 20
 _MOST_NAMED = 3
@@ -32,9 +31,6 @@ _UNMATCHED = {
     "htp": "of which nothing is in the file",
     "usage_based": "of whose parameters the file has none (unused, folded into others, or of another model)",
 }
-
-
-# -- parts ------------------------------------------------------------------------------------------------
 
 
 def render_files(files: Sequence[WrittenFile], *, colour: bool = False) -> str:
@@ -101,9 +97,6 @@ def list_evidence(by_evidence: Mapping[str, int], total: int | None) -> list[Seq
     ]
 
 
-# -- export -----------------------------------------------------------------------------------------------
-
-
 def render_export(result: ExportResult, *, colour: bool = False) -> str:
     """Render what was written: files, inputs and outputs, coverage, and how it compares with torch's own export."""
     topology = ""
@@ -117,9 +110,6 @@ def render_export(result: ExportResult, *, colour: bool = False) -> str:
         return join_blocks(files, nowhere, topology)
     model = render_model(result.hierarchy, colour=colour)
     return join_blocks(files, model, render_coverage(result.hierarchy, colour=colour), topology)
-
-
-# -- annotate ---------------------------------------------------------------------------------------------
 
 
 def render_annotation(result: AnnotateResult, *, colour: bool = False) -> str:
@@ -159,9 +149,6 @@ def _render_first(heading: str, columns: Sequence[str], rows: Sequence[Sequence[
     return f"{to_text(f'{heading}{rest}:')}\n{table}" if rows else ""
 
 
-# -- carry ------------------------------------------------------------------------------------------------
-
-
 def render_carry(result: CarryResult, *, limit: int = 10, colour: bool = False) -> str:
     """Render what was carried; of long lists the first `limit` rows."""
     after = len(result.hierarchy.nodes)
@@ -196,87 +183,3 @@ def _render_lost(lost: Sequence[LostCall], limit: int, colour: bool) -> str:
 
 def _more(left: int, noun: str) -> str:
     return f"\nand {count(left, noun)} more" if left > 0 else ""
-
-
-# -- extract ----------------------------------------------------------------------------------------------
-
-
-def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str:
-    """Render one part: what it is, what goes in and out, what it shares, where it is."""
-    shared = [
-        (node.name or node.output, node.op_type, Text(", ".join(map(name_call, node.origins)), "cyan"))
-        for node in extraction.shared_nodes
-    ]
-    forward = _name_ends(extraction) if extraction.recorded else None
-    return join_blocks(
-        _describe_part(extraction),
-        render_model(extraction.hierarchy, forward=forward, colour=colour),
-        to_text(*_explain_ends(extraction)),
-        render_table(("shared node", "operator", "calls that it stands for"), shared, colour=colour),
-        render_files(extraction.files, colour=colour),
-    )
-
-
-def _describe_part(extraction: ExtractResult) -> str:
-    name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
-    parts = [count(len(extraction.nodes), "node"), count(len(extraction.initializers), "initializer")]
-    if extraction.pulled_in_nodes:
-        parts.append(f"{len(extraction.pulled_in_nodes):,} of the nodes brought along from outside")
-    lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
-    if extraction.calls > 1:
-        module = clean_name(extraction.module)
-        lines.append(f"call {extraction.call} of {extraction.calls}: name another as '{module}@n'")
-    return "\n".join(lines)
-
-
-def _name_ends(extraction: ExtractResult) -> dict[tuple[str, str], str]:
-    """Say of each input and output what it is to the module's forward."""
-    ends = {}
-    for item in extraction.inputs:
-        ends["inputs", item.name] = f"← {', '.join(item.arguments)}" if item.arguments else "not received"
-    for result in extraction.outputs:
-        places = ", ".join(place or "returned" for place in result.places)
-        ends["outputs", result.name] = f"→ {places}" if places else "not returned"
-    return ends
-
-
-def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
-    """Yield what one must know to feed the part and to read what it gives."""
-    if not extraction.recorded:
-        yield "not recorded: what forward received and returned; inputs and outputs are what enters and leaves nodes"
-    form = " in this form" if extraction.lost_arguments else ""
-    for item in extraction.undeclared_inputs:
-        yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
-    for constant in extraction.constant_arguments:
-        holder = f"parameter '{constant.parameter}'" if constant.parameter else f"constant '{constant.tensor}'"
-        yield clean_line(f"argument '{constant.argument}' is no input: it is the {holder}, which the part has")
-    if extraction.lost_arguments:
-        yield clean_line(f"no tensor of the file is known to hold argument {_listed(extraction.lost_arguments)}")
-    if extraction.fused_with:
-        calls = _listed([name_call(call) for call in extraction.fused_with])
-        yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
-    unreturned = [result.name for result in extraction.outputs if not result.places]
-    if extraction.recorded and unreturned:
-        yield clean_line(f"forward did not return {_listed(unreturned)}, but others read it")
-
-
-def _name_source(item: PartInput) -> str:
-    maker = item.producer
-    if maker is None:
-        return "what is fed to the whole model under that name"
-    scope = f"'{maker.scope}'" if str(maker.scope) else "the root"
-    return f"what {maker.op_type} '{maker.name or maker.output}' of {scope} gives"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def render_extractions(extractions: Sequence[ExtractResult], *, colour: bool = False) -> str:
-    """Render many parts, a line for each."""
-    numbers = ("nodes", "inputs", "outputs")
-    rows: list[tuple[str | Text, ...]] = []
-    for item in extractions:
-        counts = [f"{len(items):,}" for items in (item.nodes, item.inputs, item.outputs)]
-        rows.append((Text(name_call(CallId(item.module, item.call)), "cyan"), *counts, str(item.model)))
-    return render_table(("module", *numbers, "file"), rows, numbers=numbers, colour=colour)

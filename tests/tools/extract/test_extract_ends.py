@@ -12,7 +12,7 @@ import pytest
 
 import hieronnx
 from hieronnx.hierarchy.records import BoundTensor, CallId
-from hieronnx.report.summary import render_extraction
+from hieronnx.report.extraction import render_extraction
 from hieronnx.tools.extract.result import ConstantArgument
 from support.annotated import annotated, names
 from support.callrecords import open_session

@@ -1,34 +1,25 @@
-"""What the checks found: a comparison as text and as Markdown, the findings of validate as text."""
+"""A comparison as text and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from hieronnx.errors import count
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
-from hieronnx.report.text import join_blocks, make_table, render_table, to_text
+from hieronnx.report.text import join_blocks, render_table, to_text
 
 if TYPE_CHECKING:
     from hieronnx.tools.compare.result import CompareResult, Kind, NodeChange, ValueChange
-    from hieronnx.tools.validate.result import ValidateResult
 
-_MOST_ALIKE = 5
-"""So many findings of a kind are listed; the rest are counted."""
-_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 _ROLES = ("input", "output", "initializer")
 _FEW = 3
 _NODE_COLUMNS = ("kind", "operator", "node", "graph", "module", "differences")
-
-
-# -- text -------------------------------------------------------------------------------------------------
 
 
 def render_comparison(comparison: CompareResult, *, limit: int | None = None, colour: bool = False) -> str:
@@ -102,9 +93,6 @@ def _tell(change: NodeChange | ValueChange) -> str:
     return "; ".join(map(str, change.differences))
 
 
-# -- Markdown ---------------------------------------------------------------------------------------------
-
-
 def comparison_to_markdown(comparison: CompareResult) -> str:
     """Return a comparison as a Markdown document."""
     blocks = [
@@ -133,23 +121,3 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         blocks += ["## Functions", make_markdown_table(["function", "kind"], rows)]
     blocks += [f"Note, which does not count: {escape_markdown(note)}." for note in comparison.notes]
     return "\n\n".join(blocks) + "\n"
-
-
-# -- findings ---------------------------------------------------------------------------------------------
-
-
-def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
-    """Render findings as a table, many of a kind by the first few; and what they come to."""
-    parts = [f"fixed: {what}" for what in result.fixed]
-    if result.findings:
-        table = make_table("severity", "check", "place", "what is wrong", "what to do")
-        for (severity, check), group in groupby(result, key=lambda item: (item.severity, item.check)):
-            items = list(group)
-            for item in items[:_MOST_ALIKE]:
-                table.add_row(Text(severity, _SEVERITY_STYLES[severity]), check, item.place, item.message, item.remedy)
-            if len(items) > _MOST_ALIKE:
-                table.add_row("", check, f"… and {len(items) - _MOST_ALIKE:,} more; --json lists them all")
-        parts.append(to_text(table, colour=colour))
-    counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
-    verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
-    return join_blocks(*parts, verdict)

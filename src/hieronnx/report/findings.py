@@ -1,0 +1,35 @@
+"""What validate found, as text."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from hieronnx.errors import count
+from hieronnx.report.text import join_blocks, make_table, to_text
+
+if TYPE_CHECKING:
+    from hieronnx.tools.validate.result import ValidateResult
+
+_MOST_ALIKE = 5
+"""So many findings of a kind are listed; the rest are counted."""
+_SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
+    """Render findings as a table, many of a kind by the first few; and what they come to."""
+    parts = [f"fixed: {what}" for what in result.fixed]
+    if result.findings:
+        table = make_table("severity", "check", "place", "what is wrong", "what to do")
+        for (severity, check), group in groupby(result, key=lambda item: (item.severity, item.check)):
+            items = list(group)
+            for item in items[:_MOST_ALIKE]:
+                table.add_row(Text(severity, _SEVERITY_STYLES[severity]), check, item.place, item.message, item.remedy)
+            if len(items) > _MOST_ALIKE:
+                table.add_row("", check, f"… and {len(items) - _MOST_ALIKE:,} more; --json lists them all")
+        parts.append(to_text(table, colour=colour))
+    counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
+    verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
+    return join_blocks(*parts, verdict)

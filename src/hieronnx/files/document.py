@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from hieronnx.errors import InputError
-from hieronnx.files.claims import Claim
-from hieronnx.files.findings import Finding
+from hieronnx.files.claims import Claim, Finding
 from hieronnx.hierarchy.records import BoundTensor, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
 
@@ -156,11 +156,6 @@ class Document(msgspec.Struct, frozen=True):
     summary: Summary
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the sidecar; the package ships it as `hierarchy.schema.json`."""
-    return msgspec.json.schema(Document)
-
-
 # -- reading ------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +202,8 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
     del model["torch_nn"]
     return Claim(
         source="sidecar",
-        modules={path: _decode_module(path, entry) for path, entry in document.modules.items()},
+        # The fields of an entry are those of a module without its path, and the tag.
+        modules={path: Module(path, *astuple(entry)[:-1]) for path, entry in document.modules.items()},
         calls=tuple(document.calls),
         nodes=tuple(map(_decode_node, document.nodes)),
         tags=tuple(entry.tag for entry in document.nodes),
@@ -221,23 +217,10 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
     )
 
 
-def _decode_module(path: str, entry: ModuleEntry) -> Module:
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__ if name != "tag"}
-    return Module(path=path, **fields)
-
-
 def _decode_node(entry: NodeEntry) -> Node:
-    return Node(
-        graph=entry.graph,
-        name=entry.name,
-        op_type=entry.op_type,
-        domain=entry.domain,
-        output=entry.output,
-        scope=CallId(entry.module, entry.call),
-        origins=_decode_calls(entry.origins),
-        evidence=entry.evidence,
-        rule=entry.rule,
-    )
+    scope, origins = CallId(entry.module, entry.call), _decode_calls(entry.origins)
+    operator = (entry.op_type, entry.domain)
+    return Node(entry.graph, entry.name, *operator, entry.output, scope, origins, entry.evidence, entry.rule)
 
 
 def _decode_calls(refs: Iterable[CallRef]) -> tuple[CallId, ...]:

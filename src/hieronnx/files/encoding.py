@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import onnx
 import onnx_ir as ir
 
 from hieronnx._version import __version__
@@ -43,7 +44,7 @@ def make_document(hierarchy: Hierarchy, view: View) -> Document:
     first_tags: dict[str, str] = {}
     for call in hierarchy.calls:
         first_tags.setdefault(call.id.module, call.tag)
-    tags = [hierarchy.tag_of(hierarchy.node_by_key[view.node_key(index)].scope) for index in range(len(view.nodes))]
+    tags = [hierarchy.tag_of(hierarchy.node_by_key[key].scope) for key in view.node_keys]
     # For each tensor the tags of the nodes that read it, once each, in order.
     readers = [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
     return Document(
@@ -51,7 +52,7 @@ def make_document(hierarchy: Hierarchy, view: View) -> Document:
         generator=Generator("hieronnx", __version__),
         model=msgspec.convert({**hierarchy.model, "torch_nn": encode_policy(hierarchy.policy)}, ModelEntry),
         modules={path: _encode_module(m, first_tags.get(path)) for path, m in hierarchy.modules.items()},
-        calls=_encode_calls(hierarchy.calls),
+        calls=encode_calls(hierarchy.calls),
         hierarchy=dict(hierarchy.tags),
         nodes=_encode_nodes(hierarchy, view, readers),
         tensors=_encode_tensors(view, tags, readers),
@@ -60,34 +61,44 @@ def make_document(hierarchy: Hierarchy, view: View) -> Document:
     )
 
 
-def describe_file(path: Path, class_name: str, exporter: str) -> dict[str, Any]:
-    """Describe a model file for its sidecar: class, file, opset, inputs and outputs with shapes, dynamic axes."""
-    model = read_skeleton(path)
+def describe_file(
+    path: Path, class_name: str, exporter: str, skeleton: onnx.ModelProto | None = None
+) -> dict[str, Any]:
+    """Describe a model file for its sidecar: class, file, opset, inputs and outputs with shapes, dynamic axes.
+
+    Args:
+        path: The file.
+        class_name: The class of the root module.
+        exporter: What made the file.
+        skeleton: What `read_skeleton` reads of the file, if it is at hand.
+    """
+    model = read_skeleton(path) if skeleton is None else skeleton
     values: dict[str, ir.Value] = {}  # one for a name: an input may be an output as well
     for info in (*model.graph.input, *model.graph.output):
         values[info.name] = ir.serde.deserialize_value_info_proto(info, values.get(info.name))
-    inputs = [values[info.name] for info in model.graph.input]
-    outputs = [values[info.name] for info in model.graph.output]
+    inputs, outputs = (
+        {info.name: _describe_value(values[info.name]) for info in infos}
+        for infos in (model.graph.input, model.graph.output)
+    )
+    axes = {
+        name: {str(axis): size for axis, size in enumerate(value["shape"] or ()) if not isinstance(size, int)}
+        for name, value in {**inputs, **outputs}.items()
+    }
     return {
         "class": class_name,
         "file": path.name,
         "exporter": exporter,
         "producer": f"{model.producer_name} {model.producer_version}".strip(),
         "opset": {opset.domain: opset.version for opset in model.opset_import},
-        "inputs": {value.name: _describe_value(value) for value in inputs},
-        "outputs": {value.name: _describe_value(value) for value in outputs},
-        "dynamic_axes": {value.name: axes for value in (*inputs, *outputs) if (axes := _dynamic_axes(value))},
+        "inputs": inputs,
+        "outputs": outputs,
+        "dynamic_axes": {name: dynamic for name, dynamic in axes.items() if dynamic},
     }
 
 
 def _describe_value(value: ir.Value) -> dict[str, Any]:
     shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
     return {"dtype": None if value.dtype is None else value.dtype.name, "shape": shape}
-
-
-def _dynamic_axes(value: ir.Value) -> dict[str, str | None]:
-    shape = value.shape or ()
-    return {str(axis): dim.value for axis, dim in enumerate(shape) if not isinstance(dim, int)}
 
 
 def summarize(hierarchy: Hierarchy) -> Summary:
@@ -122,7 +133,8 @@ def _encode_module(module: Module, tag: str | None) -> ModuleEntry:
     return ModuleEntry(tag=tag, **fields)
 
 
-def _encode_calls(calls: Sequence[Call]) -> list[CallEntry]:
+def encode_calls(calls: Sequence[Call]) -> list[CallEntry]:
+    """Make the entries of calls, each with its caller's position."""
     positions: dict[CallId | None, int] = {call.id: position for position, call in enumerate(calls)}
     return [
         CallEntry(*call.id, positions.get(call.parent), call.via, call.tag, call.received, call.returned)
@@ -135,40 +147,18 @@ def _encode_refs(calls: Iterable[CallId]) -> list[CallRef]:
 
 
 def _encode_nodes(hierarchy: Hierarchy, view: View, readers: Sequence[Sequence[str]]) -> list[NodeEntry]:
-    numbers = {view.node_key(index): index for index in range(len(view.nodes))}
+    in_view = dict(zip(view.node_keys, view.nodes, strict=True))
     entries = []
     for node in hierarchy.nodes:
         tag = hierarchy.tag_of(node.scope)
-        made = view.nodes[numbers[node.key]].makes
-        all_tags = dict.fromkeys([tag, *(reader for tensor in made for reader in readers[tensor])])
-        entries.append(
-            NodeEntry(
-                graph=node.graph,
-                name=node.name,
-                op_type=node.op_type,
-                domain=node.domain,
-                output=node.output,
-                module=node.scope.module,
-                call=node.scope.number,
-                tag=tag,
-                tags=list(all_tags),
-                origins=_encode_refs(node.origins),
-                evidence=node.evidence,
-                confidence=node.confidence,
-                rule=node.rule,
-            )
-        )
+        all_tags = dict.fromkeys([tag, *(reader for tensor in in_view[node.key].makes for reader in readers[tensor])])
+        identity = (node.graph, node.name, node.op_type, node.domain, node.output)
+        origins, known = _encode_refs(node.origins), (node.evidence, node.confidence, node.rule)
+        entries.append(NodeEntry(*identity, *node.scope, tag, list(all_tags), origins, *known))
     return entries
 
 
 def _encode_tensors(view: View, tags: Sequence[str], readers: Sequence[list[str]]) -> list[TensorEntry]:
-    return [
-        TensorEntry(
-            graph=view.tensor_key(tensor)[0],
-            name=name,
-            producer=None if (producer := view.producers[tensor]) is None else tags[producer],
-            consumers=readers[tensor],
-        )
-        for tensor, name in enumerate(view.names)
-        if name
-    ]
+    producers = [None if producer is None else tags[producer] for producer in view.producers]
+    numbers = (tensor for tensor, name in enumerate(view.names) if name)
+    return [TensorEntry(*view.tensor_key(tensor), producers[tensor], readers[tensor]) for tensor in numbers]

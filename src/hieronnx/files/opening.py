@@ -15,9 +15,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
-from hieronnx.files.claims import Claim, check_claim
+from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
-from hieronnx.files.findings import Finding, raise_first
 from hieronnx.files.metadata import CALLS_KEY, read_metadata, were_scopes_dropped
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike
@@ -47,10 +46,11 @@ def load(path: str | Path) -> Hierarchy:
         >>> hieronnx.load("model.onnx").tags["/BertModel/BertPooler"]
         'pooler'
     """
-    model = Path(path)
-    beside = _find_sidecar(model, read_node_keys(require_file(model)))
-    if beside is not None:
-        return beside
+    model = require_file(Path(path))
+    if sidecar_path(model).is_file():
+        beside = _find_sidecar(model, read_node_keys(model))
+        if beside is not None:
+            return beside
     structure = read_structure(model)
     return require_hierarchy(read_embedded(structure, str(model)), model, structure)
 
@@ -206,9 +206,12 @@ def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> H
     Raises:
         HieronnxError: If anything in it is wrong.
     """
-    raise_first(findings, what)
-    assert claim is not None  # or something was found
-    hierarchy, findings = check_claim(claim)
-    raise_first(findings, what)
-    assert hierarchy is not None
+    hierarchy, wrong = (None, []) if claim is None else check_claim(claim)
+    for finding in (*findings, *wrong):
+        if finding.severity == "error":
+            place = finding.place.removeprefix("sidecar: ").removeprefix("metadata: ")
+            raise HieronnxError(
+                f"{what} is not a hierarchy that this version reads: {place}: {finding.message}; {finding.remedy}"
+            )
+    assert hierarchy is not None  # or something was found
     return hierarchy

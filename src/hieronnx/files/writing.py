@@ -18,11 +18,18 @@ import onnx_ir as ir
 from hieronnx.errors import ExportError, HieronnxError, InputError, writing
 from hieronnx.files.encoding import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import read_structure, sidecar_path
+from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
-from hieronnx.files.wire import GRAPH_INITIALIZER, LARGEST_MESSAGE, find_locations, map_file, read_locations
+from hieronnx.files.wire import (
+    GRAPH_INITIALIZER,
+    LARGEST_MESSAGE,
+    find_locations,
+    map_file,
+    read_locations,
+    read_skeleton,
+)
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -97,9 +104,13 @@ def write(
         if in_place and embed is not None:
             shutil.copymode(target, staged)
         written = target if embed is None else staged
-        described = _describe(hierarchy, written, exporter)
+        skeleton = read_skeleton(written)
+        class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
+        made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
+        described = replace(hierarchy, model=describe_file(written, class_name, made_by, skeleton))
         if sidecar:
-            seen = view or view_model(read_structure(written), content=lambda _, name: name)
+            with reading_graph(f"'{written}'"):
+                seen = view or view_model(ir.serde.deserialize_model(skeleton), content=lambda _, name: name)
             sidecar_path(staged).write_bytes(encode_sidecar(described, seen))
         move_into_place(staged, target, keep_sidecar=sidecar is None)
         for path in unused:
@@ -125,12 +136,6 @@ def assemble(pieces: ModelPieces, hierarchy: Hierarchy) -> onnx.ModelProto:
     nodes, about = embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy)
     write_annotated(stream, pieces.structure.SerializeToString(), nodes, about, initializers=initializers)
     return onnx.ModelProto.FromString(stream.getvalue())
-
-
-def _describe(hierarchy: Hierarchy, path: Path, exporter: str | None) -> Hierarchy:
-    class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
-    made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
-    return replace(hierarchy, model=describe_file(path, class_name, made_by))
 
 
 def _write_model(
@@ -188,12 +193,9 @@ def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
 def _choose_external(pieces: ModelPieces) -> list[Weight]:
     """Choose the weights that go into a file of their own: those that have been in one, or all where they must."""
     inside = sum(weight.size for weight in pieces.weights if weight.data is None) + pieces.structure.ByteSize()
-    too_large = inside > LARGEST_MESSAGE - _MARGIN
-    chosen = []
-    for weight in pieces.weights:
-        can_move = weight.size > SMALL_TENSOR_BYTES and weight.header.data_type != onnx.TensorProto.STRING
-        if weight.data is not None or (too_large and can_move):
-            chosen.append(weight)
+    movable = pieces.weights if inside > LARGEST_MESSAGE - _MARGIN else ()
+    large = {id(w) for w in movable if w.size > SMALL_TENSOR_BYTES and w.header.data_type != onnx.TensorProto.STRING}
+    chosen = (weight for weight in pieces.weights if weight.data is not None or id(weight) in large)
     return [*chosen, *(weight for _, weight in pieces.inner)]
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from rich.text import Text
 
 from hieronnx.report.text import count, make_table, to_text
-from hieronnx.tools.validate.result import ValidateResult
+from hieronnx.tools.validate.validating import ValidateResult
 
 _SHOWN = 5
 """So many of a kind are listed; the rest are counted."""

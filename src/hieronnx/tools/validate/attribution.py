@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
+from hieronnx.files.claims import Finding, call_place, node_place
 from hieronnx.files.encoding import summarize
-from hieronnx.files.findings import Finding, call_place, node_place
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from hieronnx.errors import list_some
-from hieronnx.files.findings import Finding, call_place
+from hieronnx.files.claims import Finding, call_place
 from hieronnx.graph.view import NO_TENSOR, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node

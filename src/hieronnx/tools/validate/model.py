@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 import onnx
 import onnx_ir as ir
 
-from hieronnx.files.findings import Finding
+from hieronnx.files.claims import Finding
 from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
 _REPAIR = "fix the model with what made it: hieronnx never changes a graph"

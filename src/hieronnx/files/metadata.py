@@ -11,8 +11,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import InputError
 from hieronnx.files.claims import Claim, Finding, node_place
-from hieronnx.files.document import FORMAT_VERSION, CallEntry, check_version, decode_policy, encode_policy
-from hieronnx.files.encoding import encode_calls
+from hieronnx.files.document import FORMAT_VERSION, CallEntry, check_version, decode_policy, encode_calls, encode_policy
 from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node

@@ -7,7 +7,7 @@ sidecar gets lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +47,9 @@ def load(path: str | Path) -> Hierarchy:
         'pooler'
     """
     model = require_file(Path(path))
-    if sidecar_path(model).is_file():
-        beside = _find_sidecar(model, read_node_keys(model))
-        if beside is not None:
-            return beside
+    beside = _find_sidecar(model, lambda: read_node_keys(model))
+    if beside is not None:
+        return beside
     structure = read_structure(model)
     return require_hierarchy(read_embedded(structure, str(model)), model, structure)
 
@@ -78,7 +77,7 @@ def open_model(model: ModelLike) -> OpenedModel:
         return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
     path = Path(model)
     loaded = read_structure(path)
-    hierarchy = _find_sidecar(path, {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
+    hierarchy = _find_sidecar(path, lambda: {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
     return OpenedModel(str(path), path, loaded, hierarchy or read_embedded(loaded, str(path)))
 
 
@@ -167,12 +166,12 @@ def read_structure(path: Path) -> ir.Model:
         return ir.serde.deserialize_model(skeleton)
 
 
-def _find_sidecar(model: Path, keys: set[tuple[str, str]]) -> Hierarchy | None:
+def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:
     """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
     sidecar = sidecar_path(model)
     if not sidecar.is_file():
         return None
-    hierarchy = read_sidecar(sidecar)
+    keys, hierarchy = read_keys(), read_sidecar(sidecar)
     return hierarchy if {node.key for node in hierarchy.nodes} == keys else None
 
 

@@ -16,20 +16,13 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import ExportError, HieronnxError, InputError, writing
-from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files import wire
+from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
-from hieronnx.files.wire import (
-    GRAPH_INITIALIZER,
-    LARGEST_MESSAGE,
-    find_locations,
-    map_file,
-    read_locations,
-    read_skeleton,
-)
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -104,7 +97,7 @@ def write(
         if in_place and embed is not None:
             shutil.copymode(target, staged)
         written = target if embed is None else staged
-        skeleton = read_skeleton(written)
+        skeleton = wire.read_skeleton(written)
         class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
         made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
         described = replace(hierarchy, model=describe_file(written, class_name, made_by, skeleton))
@@ -125,14 +118,14 @@ def assemble(pieces: ModelPieces, hierarchy: Hierarchy) -> onnx.ModelProto:
         HieronnxError: If it is too large for that.
     """
     weights = (*pieces.weights, *(weight for _, weight in pieces.inner))
-    if sum(weight.size for weight in weights) + pieces.structure.ByteSize() > LARGEST_MESSAGE:
+    if sum(weight.size for weight in weights) + pieces.structure.ByteSize() > wire.LARGEST_MESSAGE:
         raise HieronnxError("the part is over 2 GB, more than an ONNX model in memory can have; give an output file")
     for tensor, weight in pieces.inner:
         assert weight.data is not None  # it is external
         tensor.CopyFrom(weight.header)
         tensor.raw_data = weight.data.read()
     stream = BytesIO()
-    initializers = [chunk for weight in pieces.weights for chunk in framed(GRAPH_INITIALIZER, weight.serialize())]
+    initializers = [chunk for weight in pieces.weights for chunk in framed(wire.GRAPH_INITIALIZER, weight.serialize())]
     nodes, about = embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy)
     write_annotated(stream, pieces.structure.SerializeToString(), nodes, about, initializers=initializers)
     return onnx.ModelProto.FromString(stream.getvalue())
@@ -157,11 +150,11 @@ def _write_model(
             initializers = _place_weights(source, outside, _data_path(path))
             write_annotated(stream, source.structure.SerializeToString(), nodes, about, initializers=initializers)
         elif isinstance(source, str | os.PathLike):
-            with open(source, "rb") as file, map_file(file) as view:
+            with open(source, "rb") as file, wire.map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
             write_annotated(stream, _serialize(source), nodes, about)
-    if path.stat().st_size > LARGEST_MESSAGE:
+    if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
             "leave it out (embed=False, --no-embed), or keep the weights in a file of their own"
@@ -175,7 +168,7 @@ def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
         InputError: If that is not possible: it is too large, or its weights are elsewhere.
     """
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
-    if locations := find_locations(proto):
+    if locations := wire.find_locations(proto):
         raise InputError(
             f"the model in memory has weights in a file, '{min(locations)}'; save it, and give the path instead"
         )
@@ -193,7 +186,7 @@ def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
 def _choose_external(pieces: ModelPieces) -> list[Weight]:
     """Choose the weights that go into a file of their own: those that have been in one, or all where they must."""
     inside = sum(weight.size for weight in pieces.weights if weight.data is None) + pieces.structure.ByteSize()
-    movable = pieces.weights if inside > LARGEST_MESSAGE - _MARGIN else ()
+    movable = pieces.weights if inside > wire.LARGEST_MESSAGE - _MARGIN else ()
     large = {id(w) for w in movable if w.size > SMALL_TENSOR_BYTES and w.header.data_type != onnx.TensorProto.STRING}
     chosen = (weight for weight in pieces.weights if weight.data is not None or id(weight) in large)
     return [*chosen, *(weight for _, weight in pieces.inner)]
@@ -207,7 +200,7 @@ def _place_weights(pieces: ModelPieces, outside: Sequence[Weight], data: Path) -
     external = {id(weight) for weight in outside}
     contents = [weight.serialize() for weight in pieces.weights if id(weight) not in external]
     contents += ([header.SerializeToString()] for header in headers.values())
-    return [chunk for content in contents for chunk in framed(GRAPH_INITIALIZER, content)]
+    return [chunk for content in contents for chunk in framed(wire.GRAPH_INITIALIZER, content)]
 
 
 def _write_data(path: Path, weights: Sequence[Weight]) -> dict[int, onnx.TensorProto]:
@@ -240,7 +233,7 @@ def list_own_files(model: ModelLike | ModelPieces) -> set[Path]:
     if not isinstance(model, str | os.PathLike):
         return set()
     path = Path(model)
-    return {path, sidecar_path(path), *(path.parent / location for location in read_locations(path))}
+    return {path, sidecar_path(path), *(path.parent / location for location in wire.read_locations(path))}
 
 
 def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ()) -> None:
@@ -286,7 +279,7 @@ def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
     if not isinstance(source, str | os.PathLike):
         return {}
     moved: dict[str, str] = {}
-    for number, location in enumerate(sorted(read_locations(source))):
+    for number, location in enumerate(sorted(wire.read_locations(source))):
         path = Path(source).parent / location
         if not path.is_file():
             raise HieronnxError(f"the weights of '{source}' should be in '{path}'; put the file there")
@@ -299,7 +292,7 @@ def _data_of(output: Path) -> set[Path]:
     if not output.is_file():
         return set()
     try:
-        return {output.parent / location for location in read_locations(output)}
+        return {output.parent / location for location in wire.read_locations(output)}
     except HieronnxError:  # it is no model, so it has no data
         return set()
 

@@ -16,8 +16,7 @@ from msgspec import inspect
 
 from hieronnx.errors import InputError
 from hieronnx.files.claims import RESTORE, Claim, Finding, call_place, check_claim, node_place
-from hieronnx.files.document import CallEntry, Document, read_document
-from hieronnx.files.encoding import describe_file
+from hieronnx.files.document import CallEntry, Document, describe_file, read_document
 from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, read_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.graph.building import view_model
@@ -28,11 +27,8 @@ from hieronnx.hierarchy.records import Call, CallId
 from hieronnx.hierarchy.tags import Segment, parse_tag
 from hieronnx.tools.validate.sidecar import check_belongs, check_derived, check_module_table, check_operators
 
-_DERIVED = frozenset({"sidecar-derived", "metadata-derived"})
-_KEYS = frozenset({"sidecar-keys", "metadata-keys"})
-_HARMLESS = _DERIVED | _KEYS | {"sidecar-modules"}
-"""What leaves the calls, and what is said of the nodes, as they are."""
-_VERSIONS = frozenset({"sidecar-version", "metadata-version"})
+_HARMLESS = frozenset({"sidecar-derived", "metadata-derived", "sidecar-keys", "metadata-keys", "sidecar-modules"})
+"""The checks whose findings leave the calls, and what is said of the nodes, as they are."""
 _IN_BOTH = ("scope", "origins", "evidence")
 _NEWER = "use a newer hieronnx if a newer one wrote the file; otherwise take the key out: nothing reads it"
 _REWRITE = "write it again with 'hieronnx validate --fix'"
@@ -65,17 +61,18 @@ class Form:
     @property
     def is_stale(self) -> bool:
         """Whether what it repeats is not what follows from the rest."""
-        return any(item.check in _DERIVED for item in self.findings)
+        return any(item.check.endswith("-derived") for item in self.findings)
 
     @property
     def unknown_keys(self) -> tuple[str, ...]:
         """The places of keys that this version does not know."""
-        return tuple(sorted(item.place.partition(": ")[2] for item in self.findings if item.check in _KEYS))
+        places = (item.place for item in self.findings if item.check.endswith("-keys"))
+        return tuple(sorted(place.partition(": ")[2] for place in places))
 
     @property
     def is_of_another_version(self) -> bool:
         """Whether it is for another version of hieronnx to read."""
-        return any(item.check in _VERSIONS for item in self.findings)
+        return any(item.check.endswith("-version") for item in self.findings)
 
 
 def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:

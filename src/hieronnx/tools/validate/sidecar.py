@@ -11,8 +11,7 @@ import msgspec
 
 from hieronnx.errors import list_some
 from hieronnx.files.claims import RESTORE, Claim, Finding, node_place
-from hieronnx.files.document import Document
-from hieronnx.files.encoding import make_document
+from hieronnx.files.document import Document, make_document
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Module, Node

@@ -19,9 +19,8 @@ from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.categories import read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.results import Result
-from hieronnx.tools.validate.attribution import check_coverage, check_enclosing, check_parameters, check_passed
+from hieronnx.tools.validate import attribution
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
-from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
 from hieronnx.tools.validate.repair import repair
 
@@ -178,11 +177,11 @@ def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]
     """Check what a hierarchy says of a graph against how that graph computes."""
     nodes = [hierarchy.node_by_key.get(key) for key in view.node_keys]
     return [
-        *check_enclosing(hierarchy, view, nodes),
-        *check_layers(hierarchy, view, nodes),
-        *check_parameters(hierarchy, view, nodes),
-        *check_passed(hierarchy, view),
-        *check_coverage(hierarchy, limits),
+        *attribution.check_enclosing(hierarchy, view, nodes),
+        *attribution.check_layers(hierarchy, view, nodes),
+        *attribution.check_parameters(hierarchy, view, nodes),
+        *attribution.check_passed(hierarchy, view),
+        *attribution.check_coverage(hierarchy, limits),
     ]
 
 

@@ -200,11 +200,7 @@ def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
 
 
 def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> Hierarchy:
-    """Return the hierarchy that a reader found.
-
-    Raises:
-        HieronnxError: If anything in it is wrong.
-    """
+    """Return the hierarchy that a reader found, if nothing in it is wrong."""
     hierarchy, wrong = (None, []) if claim is None else check_claim(claim)
     for finding in (*findings, *wrong):
         if finding.severity == "error":

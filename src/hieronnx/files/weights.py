@@ -195,11 +195,7 @@ def walk_external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def _locate_external(opened: OpenedModel, tensor: ir.ExternalTensor, name: str) -> Span:
-    """Return where the elements of a tensor are in a file of external data.
-
-    Raises:
-        HieronnxError: If they cannot be there.
-    """
+    """Return where the elements of a tensor are in a file of external data."""
     location = Path(os.fspath(tensor.location))
     if location.is_absolute() or ".." in location.parts:
         raise HieronnxError(

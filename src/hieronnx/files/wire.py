@@ -141,11 +141,7 @@ def map_file(file: BinaryIO) -> Iterator[memoryview]:
 
 
 def _read(path: str | os.PathLike[str], reader: Callable[[memoryview], _Result]) -> _Result:
-    """Read something of a file in mapped memory.
-
-    Raises:
-        HieronnxError: If the file is not an ONNX model.
-    """
+    """Read something of a file in mapped memory."""
     with open(path, "rb") as file, map_file(file) as view:
         try:
             return reader(view)

@@ -138,11 +138,7 @@ def _write_model(
     moved: Mapping[str, str],
     outside: Sequence[Weight],
 ) -> None:
-    """Write the model with the hierarchy inside, or without any.
-
-    Raises:
-        HieronnxError: If it becomes too large.
-    """
+    """Write the model with the hierarchy inside, or without any."""
     nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
     about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     with path.open("wb") as stream:
@@ -162,11 +158,7 @@ def _write_model(
 
 
 def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
-    """Serialize a model in memory.
-
-    Raises:
-        InputError: If that is not possible: it is too large, or its weights are elsewhere.
-    """
+    """Serialize a model in memory."""
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     if locations := wire.find_locations(proto):
         raise InputError(
@@ -271,11 +263,7 @@ def _data_path(output: Path) -> Path:
 
 
 def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
-    """Name the files of external data after the output; by the locations that the model gives.
-
-    Raises:
-        HieronnxError: If one is not there.
-    """
+    """Name the files of external data after the output; by the locations that the model gives."""
     if not isinstance(source, str | os.PathLike):
         return {}
     moved: dict[str, str] = {}

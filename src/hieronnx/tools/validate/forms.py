@@ -101,7 +101,8 @@ def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form
         return _make_form(None, False, findings)
     others = check_belongs(claim.nodes, view)
     own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
-    form = _make_form(claim, not others, [*_find_unknown_keys(content), *others, *own])
+    unknown = _walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$")
+    form = _make_form(claim, not others, [*_report_unknown("sidecar", unknown), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:
         described = describe_file(path, claim.document.model.class_name, claim.document.model.exporter, skeleton)
         derived = check_derived(claim.document, form.hierarchy, view, described)
@@ -113,7 +114,9 @@ def read_embedded_form(model: ir.Model) -> Form | None:
     """Read the metadata inside a model; None if there is none."""
     claim, findings = read_metadata(model)
     if claim is not None:
-        findings += _find_unknown_metadata(model)
+        keys = [key for key in model.metadata_props if key not in MODEL_KEYS]
+        keys += (key for _, node in walk_nodes(model) for key in node.metadata_props if key not in NODE_KEYS)
+        findings += _report_unknown("metadata", (key for key in keys if key.startswith("hieronnx.")))
     return _make_form(claim, True, findings) if claim or findings else None
 
 
@@ -129,10 +132,11 @@ def _make_form(claim: Claim | None, belongs: bool, findings: Iterable[Finding]) 
 # -- keys of another version ------------------------------------------------------------------------------
 
 
-def _find_unknown_keys(content: bytes) -> list[Finding]:
-    """Find keys of a sidecar that this version does not know, one finding for each kind of place."""
-    places = Counter(_walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$"))
-    return [_unknown_key("sidecar", place, times) for place, times in places.items()]
+def _report_unknown(source: str, places: Iterable[str]) -> Iterator[Finding]:
+    """Report keys that this version does not know, one finding for each kind of place."""
+    for place, times in Counter(places).items():
+        message = "this version does not know the key" + (f" ({times:,} times)" if times > 1 else "")
+        yield Finding(f"{source}-keys", "warning", f"{source}: {place}", message, _NEWER)
 
 
 def _keys_of(kind: inspect.Type) -> _Keys:
@@ -141,10 +145,8 @@ def _keys_of(kind: inspect.Type) -> _Keys:
         return next((keys for option in kind.types if (keys := _keys_of(option)) is not None), None)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
         return {field.encode_name: _keys_of(field.type) for field in kind.fields}
-    if isinstance(kind, inspect.DictType):
-        inner = _keys_of(kind.value_type)
-    else:
-        inner = _keys_of(kind.item_type) if isinstance(kind, inspect.ListType | inspect.VarTupleType) else None
+    item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", None)
+    inner = None if item is None else _keys_of(item)
     return None if inner is None else [inner]
 
 
@@ -158,19 +160,6 @@ def _walk_unknown(value: Any, keys: _Keys, place: str) -> Iterator[str]:
     elif keys is not None:
         for item in value.values() if isinstance(value, dict) else value:
             yield from _walk_unknown(item, keys[0], f"{place}[]")
-
-
-def _find_unknown_metadata(model: ir.Model) -> Iterator[Finding]:
-    """Find hieronnx's own keys that this version does not know, one finding for each."""
-    keys = [key for key in model.metadata_props if key not in MODEL_KEYS]
-    keys += (key for _, node in walk_nodes(model) for key in node.metadata_props if key not in NODE_KEYS)
-    for key, times in Counter(key for key in keys if key.startswith("hieronnx.")).items():
-        yield _unknown_key("metadata", key, times)
-
-
-def _unknown_key(source: str, place: str, times: int) -> Finding:
-    message = "this version does not know the key" + (f" ({times:,} times)" if times > 1 else "")
-    return Finding(f"{source}-keys", "warning", f"{source}: {place}", message, _NEWER)
 
 
 # -- tags -------------------------------------------------------------------------------------------------

@@ -37,9 +37,6 @@ _WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.
 _BYTES_PER_ENTRY: Mapping[str, int] = {"float_data": 4, "double_data": 8}
 
 
-# -- the checker ------------------------------------------------------------------------------------------
-
-
 def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]]) -> list[Finding]:
     """Run the ONNX checker on a model without its large weights.
 
@@ -128,9 +125,6 @@ def _set_apart(model: onnx.ModelProto) -> list[Finding]:
     return list(findings.values())
 
 
-# -- walking ----------------------------------------------------------------------------------------------
-
-
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every tensor, the parts of sparse ones too."""
     for _, graph in walk_protos(model):
@@ -150,9 +144,6 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
             yield from attribute.sparse_tensors
             if attribute.HasField("sparse_tensor"):
                 yield attribute.sparse_tensor
-
-
-# -- weights in other files -------------------------------------------------------------------------------
 
 
 def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Finding]:

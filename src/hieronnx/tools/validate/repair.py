@@ -59,9 +59,6 @@ def repair(path: str | os.PathLike[str], *, trust: str | None = None) -> tuple[s
     return tuple(written)
 
 
-# -- what can be trusted ----------------------------------------------------------------------------------
-
-
 def _choose_source(path: Path, sidecar: Form | None, embedded: Form | None, trust: str | None) -> Form | None:
     """Choose the form to write from; None if there is none."""
     forms = dict(zip(FORMS, (sidecar, embedded), strict=True))
@@ -100,9 +97,6 @@ def _contradict(sidecar: Form | None, embedded: Form | None) -> bool:
     return any(beside[key] != inside[key] for key in beside.keys() & inside.keys())
 
 
-# -- writing ----------------------------------------------------------------------------------------------
-
-
 def _write_sidecar(path: Path, hierarchy: Hierarchy, sidecar: Form | None, view: View, *, own: bool) -> str:
     """Write a sidecar: calls and nodes of the hierarchy, and what only a sidecar says from the one that is there."""
     target = sidecar_path(path)
@@ -131,11 +125,7 @@ def _make_sure_no_key_is_lost(path: Path, form: Form) -> None:
 
 
 def _complete(target: Path, hierarchy: Hierarchy, claim: Claim) -> Hierarchy:
-    """Add to calls and nodes what only the sidecar says: the module table, initializers, rules, and the model.
-
-    Raises:
-        InputError: If an initializer refers to a call that is not there.
-    """
+    """Add to calls and nodes what only the sidecar says: the module table, initializers, rules, and the model."""
     for item in claim.initializers:
         if unknown := [origin for origin in item.origins if origin not in hierarchy.call_by_id]:
             raise InputError(

@@ -30,9 +30,6 @@ _REWRITE = "write it again with 'hieronnx validate --fix'"
 _OF_THE_FILE = ("opset", "inputs", "outputs", "dynamic_axes")
 
 
-# -- nodes ------------------------------------------------------------------------------------------------
-
-
 def check_belongs(nodes: Sequence[Node], view: View) -> list[Finding]:
     """Check that a sidecar has the nodes of this file: all of them, no other, each once."""
     in_model = Counter(view.node_keys)
@@ -58,9 +55,6 @@ def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
             place = f"sidecar: {node_place(*node.key, node.name)}"
             reason = f"it is {operator} there, {in_model[node.key].op} in the model"
             yield Finding("sidecar-nodes", "error", place, reason, _OTHER_OPERATOR)
-
-
-# -- what it repeats --------------------------------------------------------------------------------------
 
 
 def check_derived(
@@ -99,9 +93,6 @@ def _check_names(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
 
 def _tensors(document: Document) -> dict[tuple[str, str], tuple[str | None, list[str]]]:
     return {(item.graph, item.name): (item.producer, item.consumers) for item in document.tensors}
-
-
-# -- modules and initializers -----------------------------------------------------------------------------
 
 
 def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:

@@ -59,11 +59,7 @@ class Claim:
 
     Attributes:
         source: `sidecar` or `metadata`.
-        modules: those of the module table.
-        calls: in their order.
-        nodes: in their order.
         tags: the tag that is written on each node; None where none is.
-        initializers: with the parameters that they hold.
         model: about the file; empty where the form does not say.
         policy: which modules have tags; None where the form does not say.
         document: the whole sidecar.

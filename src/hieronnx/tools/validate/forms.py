@@ -129,9 +129,6 @@ def _make_form(claim: Claim | None, belongs: bool, findings: Iterable[Finding]) 
     return Form(claim, hierarchy, belongs, (*findings, *wrong))
 
 
-# -- keys of another version ------------------------------------------------------------------------------
-
-
 def _report_unknown(source: str, places: Iterable[str]) -> Iterator[Finding]:
     """Report keys that this version does not know, one finding for each kind of place."""
     for place, times in Counter(places).items():
@@ -160,9 +157,6 @@ def _walk_unknown(value: Any, keys: _Keys, place: str) -> Iterator[str]:
     elif keys is not None:
         for item in value.values() if isinstance(value, dict) else value:
             yield from _walk_unknown(item, keys[0], f"{place}[]")
-
-
-# -- tags -------------------------------------------------------------------------------------------------
 
 
 def _check_node_tags(claim: Claim, hierarchy: Hierarchy) -> Iterator[Finding]:
@@ -205,9 +199,6 @@ def _explain_tag(
         return f"its tag '{call.tag}' is not one step below '{parent.tag if parent else ''}', the tag of its parent"
     name = hierarchy.modules[call.id.module].qualified_class.rpartition(".")[2]
     return "" if own[-1].class_name == name else f"its tag '{call.tag}' does not name its class '{name}'"
-
-
-# -- two forms --------------------------------------------------------------------------------------------
 
 
 def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:

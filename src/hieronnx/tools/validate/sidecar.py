@@ -65,16 +65,16 @@ def check_derived(
     model = msgspec.to_builtins(document.model)
     wrong = [f"$.model.{key}" for key in _OF_THE_FILE if model[key] != described[key]]
     wrong += [f"$.{key}" for key in ("hierarchy", "summary") if getattr(document, key) != getattr(expected, key)]
-    if _tensors(document) != _tensors(expected):
-        wrong.append("$.tensors")
-    pairs = list(zip(document.nodes, expected.nodes, strict=True))
-    wrong += [
-        f"$.nodes[].{key}"
-        for key in ("tags", "confidence")
-        if any(getattr(a, key) != getattr(b, key) for a, b in pairs)
-    ]
-    if any(entry.tag != expected.modules[path].tag for path, entry in document.modules.items()):
-        wrong.append("$.modules[].tag")
+    tensors, derived = (
+        {(item.graph, item.name): (item.producer, item.consumers) for item in source.tensors}
+        for source in (document, expected)
+    )
+    wrong += ["$.tensors"] * (tensors != derived)
+    for key in ("tags", "confidence"):
+        if [getattr(node, key) for node in document.nodes] != [getattr(node, key) for node in expected.nodes]:
+            wrong.append(f"$.nodes[].{key}")
+    tagged = all(entry.tag == expected.modules[path].tag for path, entry in document.modules.items())
+    wrong += [] if tagged else ["$.modules[].tag"]
     yield from _check_names(hierarchy.nodes, view)
     for place in wrong:
         message = "it is not what follows from the nodes and the model"
@@ -91,10 +91,6 @@ def _check_names(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
         yield Finding("sidecar-derived", "warning", "sidecar: $.nodes[].name", message, _REWRITE, tuple(wrong))
 
 
-def _tensors(document: Document) -> dict[tuple[str, str], tuple[str | None, list[str]]]:
-    return {(item.graph, item.name): (item.producer, item.consumers) for item in document.tensors}
-
-
 def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
     """Check the children and parameters of each module, and the initializers.
 
@@ -108,13 +104,7 @@ def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
             if not repeated and not _is_child(claim.modules, module, child, vias):
                 message = f"it has a child '{child}', but there is no module '{_join(path, child)}'"
                 yield Finding("sidecar-modules", "note", f"sidecar: {place}", message, _SHARED)
-        owners = ((name, _find_owner(claim.modules, path, name)) for name in module.parameters)
-        missing = [
-            name
-            for name, owner in owners
-            if owner is None
-            or (owner in claim.modules and name.rpartition(".")[2] not in claim.modules[owner].direct_parameters)
-        ]
+        missing = (name for name in module.parameters if not _has_owner(claim.modules, path, name))
         reasons = [f"it has a parameter '{name}', but no module does" for name in missing]
         above, _, name = path.rpartition(".")
         parent = claim.modules.get(above) if path else None
@@ -158,6 +148,11 @@ def _is_child(modules: Mapping[str, Module], module: Module, child: str, vias: s
     """Say whether a child is in the table, or something else has it under this name."""
     path = _join(module.path, child)
     return path in modules or path in vias or any(name.startswith(f"{child}.") for name in module.parameters)
+
+
+def _has_owner(modules: Mapping[str, Module], path: str, name: str) -> bool:
+    owner = _find_owner(modules, path, name)
+    return owner is not None and (owner not in modules or name.rpartition(".")[2] in modules[owner].direct_parameters)
 
 
 def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from benchmarks.measure import Section, Work, measure, median
-from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.opening import sidecar_path
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.hierarchy import Hierarchy

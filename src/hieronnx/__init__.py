@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.errors import MismatchError as MismatchError
     from hieronnx.errors import MissingExtraError as MissingExtraError
     from hieronnx.errors import TargetError as TargetError
-    from hieronnx.files.findings import Finding as Finding
+    from hieronnx.files.claims import Finding as Finding
     from hieronnx.files.opening import load as load
     from hieronnx.hierarchy.hierarchy import CallTree as CallTree
     from hieronnx.hierarchy.hierarchy import Hierarchy as Hierarchy
@@ -59,13 +59,13 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.optimize import optimize as optimize
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
-    from hieronnx.tools.validate.result import ValidateResult as ValidateResult
+    from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
     from hieronnx.tools.validate.validating import validate as validate
 
 _NAMES = {
     "attribute.file": "Disagreement",
     "errors": "AmbiguousTargetError ExportError HieronnxError InputError MismatchError MissingExtraError TargetError",
-    "files.findings": "Finding",
+    "files.claims": "Finding",
     "files.opening": "load",
     "hierarchy.hierarchy": "CallTree Hierarchy",
     "hierarchy.records": "Attribution BoundTensor Call CallId Initializer Module Node",
@@ -83,8 +83,7 @@ _NAMES = {
     "tools.optimize": "optimize",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
-    "tools.validate.result": "ValidateResult",
-    "tools.validate.validating": "validate",
+    "tools.validate.validating": "ValidateResult validate",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

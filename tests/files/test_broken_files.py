@@ -25,7 +25,7 @@ from hieronnx.report.findings import render_findings
 from hieronnx.report.summary import render_coverage, render_model
 from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
 from hieronnx.tools.results import summary_to_dict
-from hieronnx.tools.validate.result import ValidateResult
+from hieronnx.tools.validate.validating import ValidateResult
 from support.layered import spoil, write_layered
 from support.onnxdata import made
 

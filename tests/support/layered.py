@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import sidecar_path
 from hieronnx.files.splice import write_annotated

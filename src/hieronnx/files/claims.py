@@ -1,16 +1,15 @@
 """What a sidecar or the metadata in a model says, checked piece by piece: one wrong piece does not hide the rest.
 
-Both readers make a `Claim` of what they read. `check_claim` makes a hierarchy of what holds together and says what does
-not: `validate` reports that, all others raise the first.
+Both readers make a `Claim` of what they read. `check_claim` makes a hierarchy of what holds together and says in
+findings what does not: `validate` reports them, all others raise the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.files.findings import Finding, call_place, node_place
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
@@ -24,16 +23,43 @@ RESTORE = "export the model again, or restore the file"
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong with a file or its hierarchy.
+
+    Attributes:
+        check: the name of the check.
+        severity: error, warning or note.
+        place: where: the node, call, module, initializer or file.
+        message: what is wrong.
+        remedy: what to do about it.
+        details: all that the message counts and does not name.
+    """
+
+    check: str
+    severity: str
+    place: str
+    message: str
+    remedy: str
+    details: tuple[str, ...] = ()
+
+
+def node_place(graph: str, output: str, name: str = "") -> str:
+    """Name a node as a place: by its name, or by its first output where it has none."""
+    return f"node '{name or output}'" + (f" in '{graph}'" if graph else "")
+
+
+def call_place(call: object) -> str:
+    """Name a call as a place; the root's path is empty, so that it is called root."""
+    return f"call '{call}'" if str(call) else "root call"
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One form of a hierarchy as it was read, before anything in it is believed.
 
     Attributes:
         source: `sidecar` or `metadata`.
-        modules: those of the module table.
-        calls: in their order.
-        nodes: in their order.
         tags: the tag that is written on each node; None where none is.
-        initializers: with the parameters that they hold.
         model: about the file; empty where the form does not say.
         policy: which modules have tags; None where the form does not say.
         document: the whole sidecar.
@@ -49,9 +75,9 @@ class Claim:
     policy: TagPolicy | None = None
     document: Document | None = None
 
-    def place(self, what: str) -> str:
-        """Name a place in this form."""
-        return f"{self.source}: {what}"
+    def error(self, check: str, what: str, reason: str) -> Finding:
+        """Report something in this form that cannot be believed."""
+        return Finding(check, "error", f"{self.source}: {what}", reason, RESTORE)
 
 
 def check_claim(claim: Claim) -> tuple[Hierarchy | None, list[Finding]]:
@@ -63,29 +89,24 @@ def check_claim(claim: Claim) -> tuple[Hierarchy | None, list[Finding]]:
     if not calls:
         return None, findings
     ids = {call.id for call in calls}
+
+    def explain(references: Iterable[CallId]) -> list[str]:
+        missing = (call for call in dict.fromkeys(references) if call not in ids)
+        return [f"it refers to call '{call}', which is not among the calls" for call in missing]
+
     nodes, initializers = [], []
     for node in claim.nodes:
-        reasons = list(_check_references((node.scope, *node.origins), ids))
+        reasons = explain((node.scope, *node.origins))
         if node.evidence not in CONFIDENCE:
             reasons.append(f"its evidence '{node.evidence}' is not one of {', '.join(CONFIDENCE)}")
-        if reasons:
-            place = claim.place(node_place(*node.key, node.name))
-            findings += (Finding("references", "error", place, reason, RESTORE) for reason in reasons)
-        else:
-            nodes.append(node)
+        findings += (claim.error("references", node_place(*node.key, node.name), reason) for reason in reasons)
+        nodes += [node] * (not reasons)
     for item in claim.initializers:
-        place = claim.place(f"initializer '{item.name}'")
-        reasons = list(_check_references(item.origins, ids))
-        findings += (Finding("references", "error", place, reason, RESTORE) for reason in reasons)
+        reasons = explain(item.origins)
+        findings += (claim.error("references", f"initializer '{item.name}'", reason) for reason in reasons)
         initializers += [item] * (not reasons)
-    policy = infer_policy(claim.modules, calls) if claim.policy is None else claim.policy
+    policy = _infer_policy(claim.modules, calls) if claim.policy is None else claim.policy
     return Hierarchy(claim.modules, tuple(calls), tuple(nodes), tuple(initializers), claim.model, policy), findings
-
-
-def _check_references(calls: Iterable[CallId], known: set[CallId]) -> Iterator[str]:
-    for call in dict.fromkeys(calls):
-        if call not in known:
-            yield f"it refers to call '{call}', which is not among the calls"
 
 
 def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
@@ -96,7 +117,7 @@ def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
     for position, entry in enumerate(claim.calls):
         call = CallId(entry.module, entry.call)
         if reason := _explain_call(claim, position, sound, depths):
-            findings.append(Finding("calls", "error", claim.place(call_place(call)), reason, RESTORE))
+            findings.append(claim.error("calls", call_place(call), reason))
             continue
         parent = None if entry.parent is None else sound[entry.parent].id
         depths[call] = 0 if parent is None else depths[parent] + 1
@@ -104,7 +125,7 @@ def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
         sound[position] = Call(call, parent, entry.via, entry.tag, own, entry.inputs, entry.outputs)
         tags.add(entry.tag)
     if not claim.calls:
-        findings.append(Finding("calls", "error", claim.place("calls"), "there are no calls", RESTORE))
+        findings.append(claim.error("calls", "calls", "there are no calls"))
     return list(sound.values()), findings
 
 
@@ -128,7 +149,7 @@ def _explain_call(claim: Claim, position: int, sound: Mapping[int, Call], depths
     return f"it has more than {_DEEPEST_CALL} calls above it" * too_deep
 
 
-def infer_policy(modules: Mapping[str, Module], calls: Iterable[Call]) -> TagPolicy:
+def _infer_policy(modules: Mapping[str, Module], calls: Iterable[Call]) -> TagPolicy:
     """Infer the policy of a file that does not name it: the classes of torch.nn whose calls have tags of their own."""
     others = TagPolicy(frozenset())
     classes = (modules[call.id.module].qualified_class for call in calls if call.tagged and call.parent is not None)

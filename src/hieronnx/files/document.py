@@ -1,16 +1,28 @@
-"""The `_hierarchy.json` beside a model: its format, and reading it. `hieronnx.files.encoding` writes it."""
+"""The `_hierarchy.json` beside a model: its format, read and written.
+
+It has all that follows from a hierarchy, too, so that readers need not work it out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import onnx
+import onnx_ir as ir
+from msgspec.structs import astuple
 
+from hieronnx._version import __version__
 from hieronnx.errors import InputError
-from hieronnx.files.claims import Claim
-from hieronnx.files.findings import Finding
-from hieronnx.hierarchy.records import BoundTensor, CallId, Initializer, Module, Node
+from hieronnx.files.claims import Claim, Finding
+from hieronnx.files.wire import read_skeleton
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.categories import category_of
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
 
 FORMAT_VERSION = "1.2"
@@ -156,11 +168,6 @@ class Document(msgspec.Struct, frozen=True):
     summary: Summary
 
 
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of the sidecar; the package ships it as `hierarchy.schema.json`."""
-    return msgspec.json.schema(Document)
-
-
 # -- reading ------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +214,8 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
     del model["torch_nn"]
     return Claim(
         source="sidecar",
-        modules={path: _decode_module(path, entry) for path, entry in document.modules.items()},
+        # The fields of an entry are those of a module without its path, and the tag.
+        modules={path: Module(path, *astuple(entry)[:-1]) for path, entry in document.modules.items()},
         calls=tuple(document.calls),
         nodes=tuple(map(_decode_node, document.nodes)),
         tags=tuple(entry.tag for entry in document.nodes),
@@ -221,27 +229,130 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
     )
 
 
-def _decode_module(path: str, entry: ModuleEntry) -> Module:
-    fields = {name: getattr(entry, name) for name in entry.__struct_fields__ if name != "tag"}
-    return Module(path=path, **fields)
-
-
 def _decode_node(entry: NodeEntry) -> Node:
-    return Node(
-        graph=entry.graph,
-        name=entry.name,
-        op_type=entry.op_type,
-        domain=entry.domain,
-        output=entry.output,
-        scope=CallId(entry.module, entry.call),
-        origins=_decode_calls(entry.origins),
-        evidence=entry.evidence,
-        rule=entry.rule,
-    )
+    identity = (entry.graph, entry.name, entry.op_type, entry.domain, entry.output)
+    scope, origins = CallId(entry.module, entry.call), _decode_calls(entry.origins)
+    return Node(*identity, scope, origins, entry.evidence, entry.rule)
 
 
 def _decode_calls(refs: Iterable[CallRef]) -> tuple[CallId, ...]:
     return tuple(CallId(ref.module, ref.call) for ref in refs)
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def encode_sidecar(hierarchy: Hierarchy, view: View) -> bytes:
+    """Encode a hierarchy and the tensors of its graph as the sidecar's JSON."""
+    return msgspec.json.format(msgspec.json.encode(make_document(hierarchy, view)), indent=1) + b"\n"
+
+
+def make_document(hierarchy: Hierarchy, view: View) -> Document:
+    """Make the sidecar's document of a hierarchy and the tensors of its graph."""
+    first_tags: dict[str, str] = {}
+    for call in hierarchy.calls:
+        first_tags.setdefault(call.id.module, call.tag)
+    tags = [hierarchy.tag_of(hierarchy.node_by_key[key].scope) for key in view.node_keys]
+    names = ModuleEntry.__struct_fields__[:-1]  # a module has them, too; not the tag
+    # For each tensor the tags of the nodes that read it, once each, in order.
+    readers = [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
+    return Document(
+        format_version=FORMAT_VERSION,
+        generator=Generator("hieronnx", __version__),
+        model=msgspec.convert({**hierarchy.model, "torch_nn": encode_policy(hierarchy.policy)}, ModelEntry),
+        modules={
+            path: ModuleEntry(**{name: getattr(module, name) for name in names}, tag=first_tags.get(path))
+            for path, module in hierarchy.modules.items()
+        },
+        calls=encode_calls(hierarchy.calls),
+        hierarchy=dict(hierarchy.tags),
+        nodes=_encode_nodes(hierarchy, view, readers),
+        tensors=[
+            TensorEntry(*view.tensor_key(tensor), None if producer is None else tags[producer], readers[tensor])
+            for tensor, producer in enumerate(view.producers)
+            if view.names[tensor]
+        ],
+        initializers={i.name: InitializerEntry(i.parameter, _encode_refs(i.origins)) for i in hierarchy.initializers},
+        summary=summarize(hierarchy),
+    )
+
+
+def describe_file(
+    path: Path, class_name: str, exporter: str, skeleton: onnx.ModelProto | None = None
+) -> dict[str, Any]:
+    """Describe a model file for its sidecar: class, file, opset, inputs and outputs with shapes, dynamic axes.
+
+    The skeleton is what `read_skeleton` reads of the file, if it is at hand.
+    """
+    model = read_skeleton(path) if skeleton is None else skeleton
+    values: dict[str, ir.Value] = {}  # one for a name: an input may be an output as well
+    for info in (*model.graph.input, *model.graph.output):
+        values[info.name] = ir.serde.deserialize_value_info_proto(info, values.get(info.name))
+    inputs, outputs = (
+        {info.name: _describe_value(values[info.name]) for info in infos}
+        for infos in (model.graph.input, model.graph.output)
+    )
+    axes = {
+        name: {str(axis): size for axis, size in enumerate(value["shape"] or ()) if not isinstance(size, int)}
+        for name, value in {**inputs, **outputs}.items()
+    }
+    return {
+        "class": class_name,
+        "file": path.name,
+        "exporter": exporter,
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "opset": {opset.domain: opset.version for opset in model.opset_import},
+        "inputs": inputs,
+        "outputs": outputs,
+        "dynamic_axes": {name: dynamic for name, dynamic in axes.items() if dynamic},
+    }
+
+
+def _describe_value(value: ir.Value) -> dict[str, Any]:
+    shape = None if value.shape is None else [d if isinstance(d, int) else d.value for d in value.shape]
+    return {"dtype": None if value.dtype is None else value.dtype.name, "shape": shape}
+
+
+def summarize(hierarchy: Hierarchy) -> Summary:
+    """Count the nodes by evidence, confidence and category."""
+    by_evidence = dict.fromkeys(CONFIDENCE, 0)
+    by_confidence = dict.fromkeys(("high", "medium", "low"), 0)
+    by_category: dict[str, list[bool]] = defaultdict(list)
+    for node in hierarchy.nodes:
+        by_evidence[node.evidence] += 1
+        by_confidence[node.confidence] += 1
+        by_category[category_of(node.op_type, node.domain)].append(node.evidence != "root")
+    statistics = {
+        name: CategoryEntry(len(items), sum(items), round(100 * sum(items) / len(items), 2))
+        for name, items in sorted(by_category.items())
+    }
+    sizes = (len(hierarchy.nodes), len(hierarchy.modules), len(hierarchy.calls))
+    return Summary(*sizes, round(100 * hierarchy.coverage(), 2), by_evidence, by_confidence, statistics)
+
+
+def encode_calls(calls: Sequence[Call]) -> list[CallEntry]:
+    """Make the entries of calls, each with its caller's position."""
+    positions: dict[CallId | None, int] = {call.id: position for position, call in enumerate(calls)}
+    return [
+        CallEntry(*call.id, positions.get(call.parent), call.via, call.tag, call.received, call.returned)
+        for call in calls
+    ]
+
+
+def _encode_refs(calls: Iterable[CallId]) -> list[CallRef]:
+    return [CallRef(call.module, call.number) for call in calls]
+
+
+def _encode_nodes(hierarchy: Hierarchy, view: View, readers: Sequence[Sequence[str]]) -> list[NodeEntry]:
+    in_view = dict(zip(view.node_keys, view.nodes, strict=True))
+    entries = []
+    for node in hierarchy.nodes:
+        tag = hierarchy.tag_of(node.scope)
+        all_tags = dict.fromkeys([tag, *(reader for tensor in in_view[node.key].makes for reader in readers[tensor])])
+        identity = (node.graph, node.name, node.op_type, node.domain, node.output)
+        origins, known = _encode_refs(node.origins), (node.evidence, node.confidence, node.rule)
+        entries.append(NodeEntry(*identity, *node.scope, tag, list(all_tags), origins, *known))
+    return entries
 
 
 # -- the tag policy -----------------------------------------------------------------------------------------

@@ -10,9 +10,8 @@ import msgspec
 import onnx_ir as ir
 
 from hieronnx.errors import InputError
-from hieronnx.files.claims import Claim
-from hieronnx.files.document import FORMAT_VERSION, CallEntry, check_version, decode_policy, encode_policy
-from hieronnx.files.findings import Finding, node_place
+from hieronnx.files.claims import Claim, Finding, node_place
+from hieronnx.files.document import FORMAT_VERSION, CallEntry, check_version, decode_policy, encode_calls, encode_policy
 from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node
@@ -30,15 +29,15 @@ NODE_KEYS = frozenset(f"{_PREFIX}{name}" for name in ("tag", "module", "call", "
 _REWRITE = "write it from the sidecar with 'hieronnx validate --fix', or export the model again"
 _CARRY = "put it back from the file as exported with 'hieronnx carry', or export the model again"
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
-_Places: TypeAlias = list[tuple[str, int | None]] | None
+_Numbered: TypeAlias = list[tuple[str, int | None]] | None
 _Passed: TypeAlias = tuple[BoundTensor, ...] | None
 
 
 class _PassedTable(msgspec.Struct, frozen=True):
-    """What the calls received and returned: the tensors once each, with their graphs, and where each call has them."""
+    """What the calls received and returned: the tensors once each, with their graphs, and the number of each use."""
 
     tensors: list[tuple[str, str]]
-    calls: list[tuple[_Places, _Places]]
+    calls: list[tuple[_Numbered, _Numbered]]
 
 
 def embed_in_nodes(hierarchy: Hierarchy) -> dict[tuple[str, str], dict[str, str]]:
@@ -68,10 +67,9 @@ def embed_in_nodes(hierarchy: Hierarchy) -> dict[tuple[str, str], dict[str, str]
 
 def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
     """Return what is embedded in the model: the call tree and what calls pass on, as compact JSON; the tag policy."""
-    positions: dict[CallId | None, int] = {call.id: position for position, call in enumerate(hierarchy.calls)}
     calls = [
-        [*call.id, positions.get(call.parent), call.via, call.tag, hierarchy.modules[call.id.module].qualified_class]
-        for call in hierarchy.calls
+        [call.module, call.call, call.parent, call.via, call.tag, hierarchy.modules[call.module].qualified_class]
+        for call in encode_calls(hierarchy.calls)
     ]
     policy = encode_policy(hierarchy.policy)
     return {
@@ -85,20 +83,16 @@ def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
 def _embed_passed(calls: Sequence[Call]) -> dict[str, str]:
     if all(call.received is None and call.returned is None for call in calls):
         return {}
-    places: dict[tuple[str, str], int] = {}
+    numbers: dict[tuple[str, str], int] = {}
 
-    def place(passed: Sequence[BoundTensor] | None) -> _Places:
-        return (
-            None
-            if passed is None
-            else [
-                (item.name, None if item.tensor is None else places.setdefault((item.graph, item.tensor), len(places)))
-                for item in passed
-            ]
-        )
+    def number(item: BoundTensor) -> int | None:
+        return None if item.tensor is None else numbers.setdefault((item.graph, item.tensor), len(numbers))
 
-    placed = [(place(call.received), place(call.returned)) for call in calls]
-    return {PASSED_KEY: msgspec.json.encode(_PassedTable(list(places), placed)).decode()}
+    def encode(items: Sequence[BoundTensor] | None) -> _Numbered:
+        return None if items is None else [(item.name, number(item)) for item in items]
+
+    rows = [(encode(call.received), encode(call.returned)) for call in calls]
+    return {PASSED_KEY: msgspec.json.encode({"tensors": list(numbers), "calls": rows}).decode()}
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -140,8 +134,8 @@ def _error(place: str, message: str) -> Finding:
 
 def were_scopes_dropped(model: ir.Model) -> bool:
     """Say whether there are nodes and none of them names its call: optimizers keep the model's own metadata alone."""
-    scoped = [f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model)]
-    return bool(scoped) and not any(scoped)
+    scoped = (f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
+    return not next(scoped, True) and not any(scoped)  # nearly always the first one says it
 
 
 def _decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]]:
@@ -156,18 +150,15 @@ def _decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]
     table = msgspec.json.decode(text, type=_PassedTable)
     if len(table.calls) != calls:
         raise LookupError(f"{PASSED_KEY} is of {len(table.calls)} calls, and there are {calls}")
-    return [(_decode_places(table, received), _decode_places(table, returned)) for received, returned in table.calls]
-
-
-def _decode_places(table: _PassedTable, places: _Places) -> _Passed:
-    if places is None:
-        return None
-    if any(place is not None and not 0 <= place < len(table.tensors) for _, place in places):
+    tensors: dict[int | None, tuple[str | None, str]] = {None: (None, "")}
+    tensors |= {number: (tensor, graph) for number, (graph, tensor) in enumerate(table.tensors)}
+    if any(number not in tensors for row in table.calls for items in row for _, number in items or ()):
         raise LookupError(f"{PASSED_KEY} refers to a tensor that it does not name")
-    return tuple(
-        BoundTensor(name, None) if place is None else BoundTensor(name, *reversed(table.tensors[place]))
-        for name, place in places
-    )
+
+    def bind(items: _Numbered) -> _Passed:
+        return None if items is None else tuple(BoundTensor(name, *tensors[number]) for name, number in items)
+
+    return [(bind(received), bind(returned)) for received, returned in table.calls]
 
 
 def name_module(path: str, qualified: str) -> Module:
@@ -207,14 +198,8 @@ def _read_node(graph: str, node: ir.Node) -> Node:
     scope = ROOT
     if f"{_PREFIX}module" in props:
         scope = CallId(props[f"{_PREFIX}module"], int(props.get(f"{_PREFIX}call", "")))
-    origins = msgspec.json.decode(props.get(f"{_PREFIX}origins", "null"), type=list[tuple[str, int]] | None)
-    return Node(
-        graph=graph,
-        name=node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        output=first_output(node),
-        scope=scope,
-        origins=tuple(CallId(*origin) for origin in origins) if origins is not None else (scope,),
-        evidence=props.get(f"{_PREFIX}evidence", "root"),
-    )
+    written = props.get(f"{_PREFIX}origins")
+    rows = None if written is None else msgspec.json.decode(written, type=list[tuple[str, int]] | None)
+    origins = (scope,) if rows is None else tuple(CallId(*row) for row in rows)
+    evidence = props.get(f"{_PREFIX}evidence", "root")
+    return Node(graph, node.name or "", node.op_type, node.domain, first_output(node), scope, origins, evidence)

@@ -7,7 +7,7 @@ sidecar gets lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
-from hieronnx.files.claims import Claim, check_claim
+from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
-from hieronnx.files.findings import Finding, raise_first
 from hieronnx.files.metadata import CALLS_KEY, read_metadata, were_scopes_dropped
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike
@@ -47,8 +46,8 @@ def load(path: str | Path) -> Hierarchy:
         >>> hieronnx.load("model.onnx").tags["/BertModel/BertPooler"]
         'pooler'
     """
-    model = Path(path)
-    beside = _find_sidecar(model, read_node_keys(require_file(model)))
+    model = require_file(Path(path))
+    beside = _find_sidecar(model, lambda: read_node_keys(model))
     if beside is not None:
         return beside
     structure = read_structure(model)
@@ -78,7 +77,7 @@ def open_model(model: ModelLike) -> OpenedModel:
         return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
     path = Path(model)
     loaded = read_structure(path)
-    hierarchy = _find_sidecar(path, {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
+    hierarchy = _find_sidecar(path, lambda: {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
     return OpenedModel(str(path), path, loaded, hierarchy or read_embedded(loaded, str(path)))
 
 
@@ -167,12 +166,12 @@ def read_structure(path: Path) -> ir.Model:
         return ir.serde.deserialize_model(skeleton)
 
 
-def _find_sidecar(model: Path, keys: set[tuple[str, str]]) -> Hierarchy | None:
+def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:
     """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
     sidecar = sidecar_path(model)
     if not sidecar.is_file():
         return None
-    hierarchy = read_sidecar(sidecar)
+    keys, hierarchy = read_keys(), read_sidecar(sidecar)
     return hierarchy if {node.key for node in hierarchy.nodes} == keys else None
 
 
@@ -201,14 +200,13 @@ def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
 
 
 def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> Hierarchy:
-    """Return the hierarchy that a reader found.
-
-    Raises:
-        HieronnxError: If anything in it is wrong.
-    """
-    raise_first(findings, what)
-    assert claim is not None  # or something was found
-    hierarchy, findings = check_claim(claim)
-    raise_first(findings, what)
-    assert hierarchy is not None
+    """Return the hierarchy that a reader found, if nothing in it is wrong."""
+    hierarchy, wrong = (None, []) if claim is None else check_claim(claim)
+    for finding in (*findings, *wrong):
+        if finding.severity == "error":
+            place = finding.place.removeprefix("sidecar: ").removeprefix("metadata: ")
+            raise HieronnxError(
+                f"{what} is not a hierarchy that this version reads: {place}: {finding.message}; {finding.remedy}"
+            )
+    assert hierarchy is not None  # or something was found
     return hierarchy

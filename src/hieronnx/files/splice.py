@@ -25,10 +25,11 @@ _BODIES = frozenset({wire.ATTRIBUTE_GRAPH, wire.ATTRIBUTE_GRAPHS})
 
 
 class _Edits(NamedTuple):
-    """What changes in a file."""
+    """What changes in a file, and which fields of attributes that can concern."""
 
     metadata: Metadata
     moved: Mapping[str, str]
+    in_attributes: frozenset[int]
 
 
 def write_annotated(
@@ -54,8 +55,9 @@ def write_annotated(
     Raises:
         HieronnxError: If the bytes are not an ONNX model; part of them may have been written by then.
     """
+    edits = _Edits(metadata, moved or {}, _BODIES | wire.ATTRIBUTE_TENSORS if moved else _BODIES)
     try:
-        for chunk in _splice_model(memoryview(model), _Edits(metadata, moved or {}), initializers):
+        for chunk in _splice_model(memoryview(model), edits, initializers):
             if isinstance(chunk, Span):
                 chunk.copy_to(stream)
             else:
@@ -91,8 +93,9 @@ def _splice_node(node: memoryview, graph: str, edits: _Edits) -> Iterator[Chunk]
     fields = [field for field in walk_fields(node) if field[0] != wire.NODE_METADATA or not _is_ours(field[2])]
     output = read_text(fields, wire.NODE_OUTPUT)
     for number, whole, content in fields:
-        if number == wire.NODE_ATTRIBUTE:
-            yield from _splice_attribute(whole, content, graph, output, edits)
+        inner = list(walk_fields(content)) if number == wire.NODE_ATTRIBUTE else []
+        if any(field[0] in edits.in_attributes for field in inner):
+            yield from framed(number, _splice_attribute(inner, graph, output, edits))
         else:
             yield whole
     present = {read_entry(content)[0] for number, _, content in fields if number == wire.NODE_METADATA}
@@ -101,18 +104,7 @@ def _splice_node(node: memoryview, graph: str, edits: _Edits) -> Iterator[Chunk]
             yield _entry(wire.NODE_METADATA, key, value)
 
 
-def _splice_attribute(
-    whole: memoryview, attribute: memoryview, graph: str, output: str, edits: _Edits
-) -> Iterator[Chunk]:
-    fields = list(walk_fields(attribute))
-    edited = _BODIES | wire.ATTRIBUTE_TENSORS if edits.moved else _BODIES
-    if any(number in edited for number, _, _ in fields):
-        yield from framed(wire.NODE_ATTRIBUTE, _splice_attribute_fields(fields, graph, output, edits))
-    else:
-        yield whole
-
-
-def _splice_attribute_fields(fields: Sequence[Field], graph: str, output: str, edits: _Edits) -> Iterator[Chunk]:
+def _splice_attribute(fields: Sequence[Field], graph: str, output: str, edits: _Edits) -> Iterator[Chunk]:
     for label, (number, whole, content) in label_bodies(fields):
         if label is not None:
             key = body_key(graph, output, label)

@@ -30,12 +30,9 @@ def check_place(path: Path) -> None:
         except FileNotFoundError:
             return
     if not stat.S_ISREG(mode):
-        raise ExportError(f"'{path}' is in the way: it is {_kind(mode)}, not a regular file; give another name")
-
-
-def _kind(mode: int) -> str:
-    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
-    return kinds.get(stat.S_IFMT(mode), "a device")
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise ExportError(f"'{path}' is in the way: it is {kind}, not a regular file; give another name")
 
 
 @contextmanager

@@ -195,11 +195,7 @@ def walk_external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 
 def _locate_external(opened: OpenedModel, tensor: ir.ExternalTensor, name: str) -> Span:
-    """Return where the elements of a tensor are in a file of external data.
-
-    Raises:
-        HieronnxError: If they cannot be there.
-    """
+    """Return where the elements of a tensor are in a file of external data."""
     location = Path(os.fspath(tensor.location))
     if location.is_absolute() or ".." in location.parts:
         raise HieronnxError(
@@ -256,10 +252,10 @@ class Contents:
     @classmethod
     def of(cls, opened: OpenedModel, view: View) -> Contents:
         """Find the constants of an opened model."""
-        numbers = {view.tensor_key(tensor): tensor for tensor in range(len(view.names))}
-        tensors = {numbers[key]: tensor for key, tensor in _walk_constants(opened.model) if key in numbers}
+        constants = ((view.find_tensor(*key), tensor) for key, tensor in _walk_constants(opened.model))
         spans = {} if opened.path is None else locate_initializers(opened.path)
-        return cls(opened, tensors, {numbers["", name]: span for name, span in spans.items() if ("", name) in numbers})
+        located = ((view.find_tensor("", name), span) for name, span in spans.items())
+        return cls(opened, {n: t for n, t in constants if n is not None}, {n: s for n, s in located if n is not None})
 
     def read(self, tensor: int) -> npt.NDArray[Any]:
         """Read one of the constants.
@@ -270,42 +266,28 @@ class Contents:
         constant, path = self.tensors[tensor], self.opened.path
         try:
             if path is not None and isinstance(constant, ir.ExternalTensor):
-                return _placed_beside(constant, path).numpy()
+                where = (constant.location, constant.offset, constant.length)  # in the folder of the model's file
+                name, shape = constant.name or "", constant.shape
+                return ir.ExternalTensor(*where, constant.dtype, shape=shape, name=name, base_dir=path.parent).numpy()
             if path is None or tensor not in self.located:
                 return constant.numpy()
             message = onnx.TensorProto.FromString(Span(path, *self.located[tensor]).read())
             return ir.serde.TensorProtoTensor(message).numpy()
         except (OSError, ValueError, TypeError) as error:
-            name = constant.name or ""
-            raise HieronnxError(f"cannot read initializer '{name}' of '{self.opened.name}': {error}") from error
+            what = f"initializer '{constant.name or ''}' of '{self.opened.name}'"
+            raise HieronnxError(f"cannot read {what}: {error}") from error
 
 
 def _walk_constants(model: ir.Model) -> Iterator[tuple[tuple[str, str], ir.TensorProtocol]]:
     """Yield each constant by its graph's key and its name."""
-    yield from _walk_initializers(model.graph, "")
+    graphs = [("", model.graph)]
     for key, node in walk_nodes(model):
         output = first_output(node)
         value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
         if value is not None and value.type == ir.AttributeType.TENSOR and not value.is_ref():
             yield (key, output), value.as_tensor()
-        for label, body in node_bodies(node):
-            yield from _walk_initializers(body, body_key(key, output, label))
-
-
-def _walk_initializers(graph: ir.Graph, key: str) -> Iterator[tuple[tuple[str, str], ir.TensorProtocol]]:
-    for name, value in graph.initializers.items():
-        if value.const_value is not None:
-            yield (key, name), value.const_value
-
-
-def _placed_beside(tensor: ir.ExternalTensor, model: Path) -> ir.ExternalTensor:
-    """Return the tensor with its data in the folder of the model's file."""
-    return ir.ExternalTensor(
-        tensor.location,
-        tensor.offset,
-        tensor.length,
-        tensor.dtype,
-        shape=tensor.shape,
-        name=tensor.name or "",
-        base_dir=model.parent,
-    )
+        graphs += ((body_key(key, output, label), body) for label, body in node_bodies(node))
+    for key, graph in graphs:
+        for name, initializer in graph.initializers.items():
+            if initializer.const_value is not None:
+                yield (key, name), initializer.const_value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, TypeAlias, TypeVar
@@ -74,14 +75,8 @@ def walk_fields(view: memoryview) -> Iterator[Field]:
         if position > end:
             raise ValueError(f"it ends in the middle of a field, at byte {end}")
         yield tag >> 3, view[start:position], content
-        if position - start > _LARGE_FIELD:
-            _release_pages(view)
-
-
-def _release_pages(view: memoryview) -> None:
-    """Give back the pages of a mapped file: looking at a few bytes can bring in megabytes around them."""
-    if isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        view.obj.madvise(mmap.MADV_DONTNEED)
+        if position - start > _LARGE_FIELD and isinstance(view.obj, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            view.obj.madvise(mmap.MADV_DONTNEED)  # looking at a few bytes can bring in megabytes around them
 
 
 def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
@@ -146,11 +141,7 @@ def map_file(file: BinaryIO) -> Iterator[memoryview]:
 
 
 def _read(path: str | os.PathLike[str], reader: Callable[[memoryview], _Result]) -> _Result:
-    """Read something of a file in mapped memory.
-
-    Raises:
-        HieronnxError: If the file is not an ONNX model.
-    """
+    """Read something of a file in mapped memory."""
     with open(path, "rb") as file, map_file(file) as view:
         try:
             return reader(view)
@@ -258,16 +249,14 @@ def _name(tensor: memoryview) -> str:
 
 def read_left_out(path: str | os.PathLike[str]) -> list[dict[str, int]]:
     """Read how many bytes of each kind of data a skeleton lacks, for each initializer of the main graph in order."""
-    return _read(path, lambda view: [_left_out(tensor) for _, tensor in _initializers(view)])
+    return _read(path, lambda view: [_left_out(list(walk_fields(tensor))) for _, tensor in _initializers(view)])
 
 
-def _left_out(tensor: memoryview) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    fields = list(walk_fields(tensor))
-    for number, whole, content in () if _is_small(fields) else fields:
+def _left_out(tensor: Sequence[Field]) -> dict[str, int]:
+    sizes: dict[str, int] = defaultdict(int)
+    for number, whole, content in () if _is_small(tensor) else tensor:
         if number in _TENSOR_DATA:
-            name = onnx.TensorProto.DESCRIPTOR.fields_by_number[number].name
-            sizes[name] = sizes.get(name, 0) + (len(content) or len(whole))
+            sizes[onnx.TensorProto.DESCRIPTOR.fields_by_number[number].name] += len(content) or len(whole)
     return sizes
 
 

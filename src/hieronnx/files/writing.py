@@ -16,13 +16,13 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import ExportError, HieronnxError, InputError, writing
-from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files import wire
+from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import read_structure, sidecar_path
+from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
 from hieronnx.files.staging import check_place, move_into_place, staging
 from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
-from hieronnx.files.wire import GRAPH_INITIALIZER, LARGEST_MESSAGE, find_locations, map_file, read_locations
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -97,9 +97,13 @@ def write(
         if in_place and embed is not None:
             shutil.copymode(target, staged)
         written = target if embed is None else staged
-        described = _describe(hierarchy, written, exporter)
+        skeleton = wire.read_skeleton(written)
+        class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
+        made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
+        described = replace(hierarchy, model=describe_file(written, class_name, made_by, skeleton))
         if sidecar:
-            seen = view or view_model(read_structure(written), content=lambda _, name: name)
+            with reading_graph(f"'{written}'"):
+                seen = view or view_model(ir.serde.deserialize_model(skeleton), content=lambda _, name: name)
             sidecar_path(staged).write_bytes(encode_sidecar(described, seen))
         move_into_place(staged, target, keep_sidecar=sidecar is None)
         for path in unused:
@@ -114,23 +118,17 @@ def assemble(pieces: ModelPieces, hierarchy: Hierarchy) -> onnx.ModelProto:
         HieronnxError: If it is too large for that.
     """
     weights = (*pieces.weights, *(weight for _, weight in pieces.inner))
-    if sum(weight.size for weight in weights) + pieces.structure.ByteSize() > LARGEST_MESSAGE:
+    if sum(weight.size for weight in weights) + pieces.structure.ByteSize() > wire.LARGEST_MESSAGE:
         raise HieronnxError("the part is over 2 GB, more than an ONNX model in memory can have; give an output file")
     for tensor, weight in pieces.inner:
         assert weight.data is not None  # it is external
         tensor.CopyFrom(weight.header)
         tensor.raw_data = weight.data.read()
     stream = BytesIO()
-    initializers = [chunk for weight in pieces.weights for chunk in framed(GRAPH_INITIALIZER, weight.serialize())]
+    initializers = [chunk for weight in pieces.weights for chunk in framed(wire.GRAPH_INITIALIZER, weight.serialize())]
     nodes, about = embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy)
     write_annotated(stream, pieces.structure.SerializeToString(), nodes, about, initializers=initializers)
     return onnx.ModelProto.FromString(stream.getvalue())
-
-
-def _describe(hierarchy: Hierarchy, path: Path, exporter: str | None) -> Hierarchy:
-    class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
-    made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
-    return replace(hierarchy, model=describe_file(path, class_name, made_by))
 
 
 def _write_model(
@@ -140,11 +138,7 @@ def _write_model(
     moved: Mapping[str, str],
     outside: Sequence[Weight],
 ) -> None:
-    """Write the model with the hierarchy inside, or without any.
-
-    Raises:
-        HieronnxError: If it becomes too large.
-    """
+    """Write the model with the hierarchy inside, or without any."""
     nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
     about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     with path.open("wb") as stream:
@@ -152,11 +146,11 @@ def _write_model(
             initializers = _place_weights(source, outside, _data_path(path))
             write_annotated(stream, source.structure.SerializeToString(), nodes, about, initializers=initializers)
         elif isinstance(source, str | os.PathLike):
-            with open(source, "rb") as file, map_file(file) as view:
+            with open(source, "rb") as file, wire.map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
             write_annotated(stream, _serialize(source), nodes, about)
-    if path.stat().st_size > LARGEST_MESSAGE:
+    if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
             "leave it out (embed=False, --no-embed), or keep the weights in a file of their own"
@@ -164,13 +158,9 @@ def _write_model(
 
 
 def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
-    """Serialize a model in memory.
-
-    Raises:
-        InputError: If that is not possible: it is too large, or its weights are elsewhere.
-    """
+    """Serialize a model in memory."""
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
-    if locations := find_locations(proto):
+    if locations := wire.find_locations(proto):
         raise InputError(
             f"the model in memory has weights in a file, '{min(locations)}'; save it, and give the path instead"
         )
@@ -188,12 +178,9 @@ def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
 def _choose_external(pieces: ModelPieces) -> list[Weight]:
     """Choose the weights that go into a file of their own: those that have been in one, or all where they must."""
     inside = sum(weight.size for weight in pieces.weights if weight.data is None) + pieces.structure.ByteSize()
-    too_large = inside > LARGEST_MESSAGE - _MARGIN
-    chosen = []
-    for weight in pieces.weights:
-        can_move = weight.size > SMALL_TENSOR_BYTES and weight.header.data_type != onnx.TensorProto.STRING
-        if weight.data is not None or (too_large and can_move):
-            chosen.append(weight)
+    movable = pieces.weights if inside > wire.LARGEST_MESSAGE - _MARGIN else ()
+    large = {id(w) for w in movable if w.size > SMALL_TENSOR_BYTES and w.header.data_type != onnx.TensorProto.STRING}
+    chosen = (weight for weight in pieces.weights if weight.data is not None or id(weight) in large)
     return [*chosen, *(weight for _, weight in pieces.inner)]
 
 
@@ -205,7 +192,7 @@ def _place_weights(pieces: ModelPieces, outside: Sequence[Weight], data: Path) -
     external = {id(weight) for weight in outside}
     contents = [weight.serialize() for weight in pieces.weights if id(weight) not in external]
     contents += ([header.SerializeToString()] for header in headers.values())
-    return [chunk for content in contents for chunk in framed(GRAPH_INITIALIZER, content)]
+    return [chunk for content in contents for chunk in framed(wire.GRAPH_INITIALIZER, content)]
 
 
 def _write_data(path: Path, weights: Sequence[Weight]) -> dict[int, onnx.TensorProto]:
@@ -238,7 +225,7 @@ def list_own_files(model: ModelLike | ModelPieces) -> set[Path]:
     if not isinstance(model, str | os.PathLike):
         return set()
     path = Path(model)
-    return {path, sidecar_path(path), *(path.parent / location for location in read_locations(path))}
+    return {path, sidecar_path(path), *(path.parent / location for location in wire.read_locations(path))}
 
 
 def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ()) -> None:
@@ -276,15 +263,11 @@ def _data_path(output: Path) -> Path:
 
 
 def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
-    """Name the files of external data after the output; by the locations that the model gives.
-
-    Raises:
-        HieronnxError: If one is not there.
-    """
+    """Name the files of external data after the output; by the locations that the model gives."""
     if not isinstance(source, str | os.PathLike):
         return {}
     moved: dict[str, str] = {}
-    for number, location in enumerate(sorted(read_locations(source))):
+    for number, location in enumerate(sorted(wire.read_locations(source))):
         path = Path(source).parent / location
         if not path.is_file():
             raise HieronnxError(f"the weights of '{source}' should be in '{path}'; put the file there")
@@ -297,7 +280,7 @@ def _data_of(output: Path) -> set[Path]:
     if not output.is_file():
         return set()
     try:
-        return {output.parent / location for location in read_locations(output)}
+        return {output.parent / location for location in wire.read_locations(output)}
     except HieronnxError:  # it is no model, so it has no data
         return set()
 

@@ -184,6 +184,11 @@ class View:
                 pending.extend(reversed(self.nodes_in[body]))
         return order
 
+    @cached_property
+    def node_keys(self) -> list[tuple[str, str]]:
+        """What identifies each node in its file."""
+        return [self.node_key(index) for index in range(len(self.nodes))]
+
     def node_key(self, index: int) -> tuple[str, str]:
         """Return what identifies a node in its file: its graph's key and its first output."""
         node = self.nodes[index]

@@ -11,7 +11,7 @@ from hieronnx.errors import count
 from hieronnx.report.text import join_blocks, make_table, to_text
 
 if TYPE_CHECKING:
-    from hieronnx.tools.validate.result import ValidateResult
+    from hieronnx.tools.validate.validating import ValidateResult
 
 _MOST_ALIKE = 5
 """So many findings of a kind are listed; the rest are counted."""

@@ -92,7 +92,7 @@ def summary_to_dict(hierarchy: Hierarchy) -> dict[str, Any]:
     """Return the sidecar's summary of a hierarchy as JSON values, each category with its threshold."""
     import msgspec
 
-    from hieronnx.files.encoding import summarize
+    from hieronnx.files.document import summarize
 
     summary: dict[str, Any] = msgspec.to_builtins(summarize(hierarchy))
     for name, entry in summary["category_statistics"].items():

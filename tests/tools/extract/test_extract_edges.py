@@ -16,7 +16,7 @@ from onnx import TensorProto, parser
 
 import hieronnx
 import support.cli
-from hieronnx.files.encoding import describe_file, encode_sidecar
+from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, CallId, Initializer, Node
 from hieronnx.tools.extract.extracting import Extractor

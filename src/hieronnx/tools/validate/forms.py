@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,24 +15,20 @@ import onnx_ir as ir
 from msgspec import inspect
 
 from hieronnx.errors import InputError
-from hieronnx.files.claims import RESTORE, Claim, check_claim
-from hieronnx.files.document import CallEntry, Document, read_document
-from hieronnx.files.findings import Finding, call_place, node_place
+from hieronnx.files.claims import RESTORE, Claim, Finding, call_place, check_claim, node_place
+from hieronnx.files.document import CallEntry, Document, describe_file, read_document
 from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, read_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Call, CallId, Node
+from hieronnx.hierarchy.records import Call, CallId
 from hieronnx.hierarchy.tags import Segment, parse_tag
 from hieronnx.tools.validate.sidecar import check_belongs, check_derived, check_module_table, check_operators
 
-_DERIVED = frozenset({"sidecar-derived", "metadata-derived"})
-_KEYS = frozenset({"sidecar-keys", "metadata-keys"})
-_HARMLESS = _DERIVED | _KEYS | {"sidecar-modules"}
-"""What leaves the calls, and what is said of the nodes, as they are."""
-_VERSIONS = frozenset({"sidecar-version", "metadata-version"})
+_HARMLESS = frozenset({"sidecar-derived", "metadata-derived", "sidecar-keys", "metadata-keys", "sidecar-modules"})
+"""The checks whose findings leave the calls, and what is said of the nodes, as they are."""
 _IN_BOTH = ("scope", "origins", "evidence")
 _NEWER = "use a newer hieronnx if a newer one wrote the file; otherwise take the key out: nothing reads it"
 _REWRITE = "write it again with 'hieronnx validate --fix'"
@@ -64,17 +61,18 @@ class Form:
     @property
     def is_stale(self) -> bool:
         """Whether what it repeats is not what follows from the rest."""
-        return any(item.check in _DERIVED for item in self.findings)
+        return any(item.check.endswith("-derived") for item in self.findings)
 
     @property
     def unknown_keys(self) -> tuple[str, ...]:
         """The places of keys that this version does not know."""
-        return tuple(sorted(item.place.partition(": ")[2] for item in self.findings if item.check in _KEYS))
+        places = (item.place for item in self.findings if item.check.endswith("-keys"))
+        return tuple(sorted(place.partition(": ")[2] for place in places))
 
     @property
     def is_of_another_version(self) -> bool:
         """Whether it is for another version of hieronnx to read."""
-        return any(item.check in _VERSIONS for item in self.findings)
+        return any(item.check.endswith("-version") for item in self.findings)
 
 
 def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:
@@ -88,8 +86,8 @@ def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:
         return model, view_model(model)
 
 
-def read_sidecar_form(path: Path, view: View) -> Form | None:
-    """Read the sidecar of a model file; None if there is none."""
+def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form | None:
+    """Read the sidecar of a model file, of which view and skeleton are given; None if there is none."""
     beside = sidecar_path(path)
     if not beside.exists():
         return None
@@ -103,9 +101,11 @@ def read_sidecar_form(path: Path, view: View) -> Form | None:
         return _make_form(None, False, findings)
     others = check_belongs(claim.nodes, view)
     own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
-    form = _make_form(claim, not others, [*_find_unknown_keys(content), *others, *own])
+    unknown = _walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$")
+    form = _make_form(claim, not others, [*_report_unknown("sidecar", unknown), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:
-        derived = check_derived(claim.document, form.hierarchy, view, path)
+        described = describe_file(path, claim.document.model.class_name, claim.document.model.exporter, skeleton)
+        derived = check_derived(claim.document, form.hierarchy, view, described)
         return replace(form, findings=(*form.findings, *derived))
     return form
 
@@ -114,7 +114,9 @@ def read_embedded_form(model: ir.Model) -> Form | None:
     """Read the metadata inside a model; None if there is none."""
     claim, findings = read_metadata(model)
     if claim is not None:
-        findings += _find_unknown_metadata(model)
+        keys = [key for key in model.metadata_props if key not in MODEL_KEYS]
+        keys += (key for _, node in walk_nodes(model) for key in node.metadata_props if key not in NODE_KEYS)
+        findings += _report_unknown("metadata", (key for key in keys if key.startswith("hieronnx.")))
     return _make_form(claim, True, findings) if claim or findings else None
 
 
@@ -127,13 +129,11 @@ def _make_form(claim: Claim | None, belongs: bool, findings: Iterable[Finding]) 
     return Form(claim, hierarchy, belongs, (*findings, *wrong))
 
 
-# -- keys of another version ------------------------------------------------------------------------------
-
-
-def _find_unknown_keys(content: bytes) -> list[Finding]:
-    """Find keys of a sidecar that this version does not know, one finding for each kind of place."""
-    places = Counter(_walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$"))
-    return [_unknown_key("sidecar", place, times) for place, times in places.items()]
+def _report_unknown(source: str, places: Iterable[str]) -> Iterator[Finding]:
+    """Report keys that this version does not know, one finding for each kind of place."""
+    for place, times in Counter(places).items():
+        message = "this version does not know the key" + (f" ({times:,} times)" if times > 1 else "")
+        yield Finding(f"{source}-keys", "warning", f"{source}: {place}", message, _NEWER)
 
 
 def _keys_of(kind: inspect.Type) -> _Keys:
@@ -142,10 +142,8 @@ def _keys_of(kind: inspect.Type) -> _Keys:
         return next((keys for option in kind.types if (keys := _keys_of(option)) is not None), None)
     if isinstance(kind, inspect.StructType | inspect.DataclassType):
         return {field.encode_name: _keys_of(field.type) for field in kind.fields}
-    if isinstance(kind, inspect.DictType):
-        inner = _keys_of(kind.value_type)
-    else:
-        inner = _keys_of(kind.item_type) if isinstance(kind, inspect.ListType | inspect.VarTupleType) else None
+    item = kind.value_type if isinstance(kind, inspect.DictType) else getattr(kind, "item_type", None)
+    inner = None if item is None else _keys_of(item)
     return None if inner is None else [inner]
 
 
@@ -161,40 +159,24 @@ def _walk_unknown(value: Any, keys: _Keys, place: str) -> Iterator[str]:
             yield from _walk_unknown(item, keys[0], f"{place}[]")
 
 
-def _find_unknown_metadata(model: ir.Model) -> Iterator[Finding]:
-    """Find hieronnx's own keys that this version does not know, one finding for each."""
-    keys = Counter(model.metadata_props.keys() - MODEL_KEYS)
-    for _, node in walk_nodes(model):
-        keys.update(node.metadata_props.keys() - NODE_KEYS)
-    for key, times in keys.items():
-        if key.startswith("hieronnx."):
-            yield _unknown_key("metadata", key, times)
-
-
-def _unknown_key(source: str, place: str, times: int) -> Finding:
-    message = "this version does not know the key" + (f" ({times:,} times)" if times > 1 else "")
-    return Finding(f"{source}-keys", "warning", f"{source}: {place}", message, _NEWER)
-
-
-# -- tags -------------------------------------------------------------------------------------------------
-
-
 def _check_node_tags(claim: Claim, hierarchy: Hierarchy) -> Iterator[Finding]:
     """Check that the tag written on each node is that of its call."""
     for node, tag in zip(claim.nodes, claim.tags, strict=True):
         call = hierarchy.call_by_id.get(node.scope)
         if call is not None and tag not in (None, call.tag):
             message = f"its tag is '{tag}', that of its call '{node.scope}' is '{call.tag}'"
-            place = claim.place(node_place(*node.key, node.name))
+            place = f"{claim.source}: {node_place(*node.key, node.name)}"
             yield Finding(f"{claim.source}-derived", "error", place, message, _REWRITE)
 
 
 def _check_tags(hierarchy: Hierarchy, source: str) -> list[Finding]:
     """Check the tag of every call against that of its parent, and that no two calls share one."""
     holders: dict[str, CallId] = {}
-    segments: dict[CallId, tuple[Segment, ...] | None] = {}
+    segments: dict[str, tuple[Segment, ...]] = {}
     findings = []
     for call in hierarchy.calls:
+        with suppress(InputError):
+            segments[call.tag] = parse_tag(call.tag)
         if reason := _explain_tag(hierarchy, call, holders, segments):
             findings.append(Finding("tags", "error", f"{source}: {call_place(call.id)}", reason, RESTORE))
         holders.setdefault(call.tag, call.id)
@@ -202,31 +184,21 @@ def _check_tags(hierarchy: Hierarchy, source: str) -> list[Finding]:
 
 
 def _explain_tag(
-    hierarchy: Hierarchy,
-    call: Call,
-    holders: Mapping[str, CallId],
-    segments: dict[CallId, tuple[Segment, ...] | None],
+    hierarchy: Hierarchy, call: Call, holders: Mapping[str, CallId], segments: Mapping[str, tuple[Segment, ...]]
 ) -> str:
-    """Say what is wrong with a call's tag; nothing if it is right. Its segments are kept for the calls below."""
+    """Say what is wrong with a call's tag; nothing if it is right."""
     parent = None if call.parent is None else hierarchy.call_by_id[call.parent]
     if parent is not None and call.tag == parent.tag:  # no tag of its own
-        segments[call.id] = segments[parent.id]
         return ""
-    try:
-        own = segments[call.id] = parse_tag(call.tag)
-    except InputError:
-        segments[call.id] = None
+    own, above = segments.get(call.tag), () if parent is None else segments.get(parent.tag)
+    if own is None:
         return f"'{call.tag}' is not a tag; one looks like /Model/Encoder/Layer.0"
     if call.tag in holders:
         return f"its tag '{call.tag}' is that of call '{holders[call.tag]}' too"
-    above = () if parent is None else segments[parent.id]
     if above is not None and own[:-1] != above:
         return f"its tag '{call.tag}' is not one step below '{parent.tag if parent else ''}', the tag of its parent"
     name = hierarchy.modules[call.id.module].qualified_class.rpartition(".")[2]
     return "" if own[-1].class_name == name else f"its tag '{call.tag}' does not name its class '{name}'"
-
-
-# -- two forms --------------------------------------------------------------------------------------------
 
 
 def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:
@@ -234,9 +206,12 @@ def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:
     findings = _compare_calls(sidecar, embedded)
     by_key = {node.key: node for node in embedded.nodes}
     for node in sidecar.nodes:
-        other = by_key.get(node.key)
-        if other is not None and (difference := _describe_difference(node, other)):
-            findings.append(Finding("agreement", "error", node_place(*node.key, node.name), difference, _CHOOSE))
+        other = by_key.get(node.key, node)
+        values = ((name, getattr(node, name), getattr(other, name)) for name in _IN_BOTH)
+        differences = [f"{name} {_quote(a)} in the sidecar, {_quote(b)} inside" for name, a, b in values if a != b]
+        if differences:
+            place, message = node_place(*node.key, node.name), "; ".join(differences)
+            findings.append(Finding("agreement", "error", place, message, _CHOOSE))
     return findings
 
 
@@ -244,14 +219,15 @@ def _compare_calls(sidecar: Claim, embedded: Claim) -> list[Finding]:
     ours, theirs = ({CallId(e.module, e.call): e for e in claim.calls} for claim in (sidecar, embedded))
     findings = []
     for call in dict.fromkeys((*ours, *theirs)):
+        own, other = (claim.modules.get(call.module) for claim in (sidecar, embedded))
         if call not in ours or call not in theirs:
             message = f"the call is only in the {'sidecar' if call in ours else 'metadata'}"
         elif ours[call] != theirs[call] and _describe(ours[call]) == _describe(theirs[call]):
             message = "what it received or returned is another in the sidecar than in the metadata"
         elif ours[call] != theirs[call]:
             message = f"the sidecar has {_describe(ours[call])}, the metadata {_describe(theirs[call])}"
-        elif _class_of(sidecar, call) != _class_of(embedded, call):
-            message = f"its class is '{_class_of(sidecar, call)}' in the sidecar, '{_class_of(embedded, call)}' inside"
+        elif (a := own.qualified_class if own else "") != (b := other.qualified_class if other else ""):
+            message = f"its class is '{a}' in the sidecar, '{b}' inside"
         else:
             continue
         findings.append(Finding("agreement", "error", call_place(call), message, _CHOOSE))
@@ -262,17 +238,6 @@ def _compare_calls(sidecar: Claim, embedded: Claim) -> list[Finding]:
 
 def _describe(call: CallEntry) -> str:
     return f"parent {call.parent}, via '{call.via}', tag '{call.tag}'"
-
-
-def _class_of(claim: Claim, call: CallId) -> str:
-    module = claim.modules.get(call.module)
-    return module.qualified_class if module else ""
-
-
-def _describe_difference(sidecar: Node, embedded: Node) -> str:
-    """Say in what two claims about one node differ; nothing if in nothing that both forms keep."""
-    values = ((name, getattr(sidecar, name), getattr(embedded, name)) for name in _IN_BOTH)
-    return "; ".join(f"{name} {_quote(a)} in the sidecar, {_quote(b)} inside" for name, a, b in values if a != b)
 
 
 def _quote(value: object) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
-from hieronnx.files.findings import Finding
+from hieronnx.files.claims import Finding
 from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
 _REPAIR = "fix the model with what made it: hieronnx never changes a graph"
@@ -22,21 +23,18 @@ _RUNTIME = "com.microsoft"  # ONNX Runtime declares it in each file that it writ
 _FOR_RUNTIME = "run the file in ONNX Runtime; for other runtimes, optimize at a lower level"
 _STANDARD = ("", "ai.onnx")
 # One element for each field that can hold elements, enough for the widest type.
-_ONE_ELEMENT: Mapping[str, object] = {
-    "float_data": [0.0, 0.0],
+_ONE_ELEMENT: Mapping[str, Any] = {
     "int32_data": [0],
-    "string_data": [b""],
     "int64_data": [0],
-    "raw_data": bytes(16),
-    "double_data": [0.0, 0.0],
     "uint64_data": [0],
+    "float_data": [0.0, 0.0],
+    "double_data": [0.0, 0.0],
+    "string_data": [b""],
+    "raw_data": bytes(16),
 }
 _WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
 # Numbers of variable length could not be counted without reading them.
 _BYTES_PER_ENTRY: Mapping[str, int] = {"float_data": 4, "double_data": 8}
-
-
-# -- the checker ------------------------------------------------------------------------------------------
 
 
 def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]]) -> list[Finding]:
@@ -51,11 +49,11 @@ def check_onnx(skeleton: onnx.ModelProto, left_out: Sequence[Mapping[str, int]])
     model.CopyFrom(skeleton)
     for tensor, sizes in zip(model.graph.initializer, left_out, strict=True):
         findings += _check_sizes(tensor, sizes)
-        _stand_in(tensor, sizes)
-    for sparse in _walk_sparse(model):
-        _empty(sparse)
-    for tensor in _walk_tensors(model):
-        _bring_in(tensor)
+        # One element stands for what was left out: the checker looks at each tensor by itself.
+        tensor.MergeFrom(onnx.TensorProto(**{kind: _ONE_ELEMENT[kind] for kind in sizes}))
+        if sizes and all(size > 0 for size in tensor.dims):
+            tensor.dims[:] = [1]
+    _empty_external(model)
     findings += _set_apart(model)
     try:
         onnx.checker.check_model(model)
@@ -80,32 +78,18 @@ def _nbytes(tensor: onnx.TensorProto) -> int | None:
     return None if width is None else (math.prod(tensor.dims) * width + 7) // 8
 
 
-def _stand_in(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> None:
-    """Put one element where the contents were left out: the checker looks at each tensor by itself."""
-    for kind in sizes:
-        value = _ONE_ELEMENT[kind]
-        if isinstance(value, bytes):
-            tensor.raw_data = value
-        else:
-            getattr(tensor, kind).extend(value)
-    if sizes and all(size > 0 for size in tensor.dims):
-        tensor.dims[:] = [1]
-
-
-def _bring_in(tensor: onnx.TensorProto) -> None:
-    """Let a tensor in another file, if it is said in which, be an empty one: that file is no matter of the graph."""
-    if _is_elsewhere(tensor):
-        tensor.ClearField("data_location")
-        tensor.ClearField("external_data")
-        tensor.dims[:] = [0]
-
-
-def _empty(sparse: onnx.SparseTensorProto) -> None:
-    """Leave a sparse tensor no elements, if one of its parts is in another file."""
-    if _is_elsewhere(sparse.values) or _is_elsewhere(sparse.indices):
-        name, kind = sparse.values.name, sparse.values.data_type
-        sparse.ClearField("indices")
-        sparse.values.CopyFrom(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
+def _empty_external(model: onnx.ModelProto) -> None:
+    """Let tensors in other files, if it is said in which, be empty ones: these files are no matter of the graph."""
+    for sparse in _walk_sparse(model):
+        if _is_elsewhere(sparse.values) or _is_elsewhere(sparse.indices):
+            name, kind = sparse.values.name, sparse.values.data_type
+            sparse.ClearField("indices")
+            sparse.values.CopyFrom(onnx.TensorProto(name=name, data_type=kind, dims=[0]))
+    for tensor in _walk_tensors(model):
+        if _is_elsewhere(tensor):
+            tensor.ClearField("data_location")
+            tensor.ClearField("external_data")
+            tensor.dims[:] = [0]
 
 
 def _is_elsewhere(tensor: onnx.TensorProto) -> bool:
@@ -122,27 +106,23 @@ def _set_apart(model: onnx.ModelProto) -> list[Finding]:
     of_runtime = any(entry.domain == _RUNTIME for entry in model.opset_import)
     findings: dict[str, Finding] = {}
     for node in (node for _, graph in walk_protos(model) for node in graph.node):
-        excuse = None if node.op_type in local or node.domain not in _STANDARD else _excuse(node.op_type, of_runtime)
-        if excuse is not None:
-            place = f"node '{node.name or next(iter(node.output), '')}'"
-            findings.setdefault(node.op_type, Finding("onnx", "warning", place, *excuse))
-            node.domain = _ELSEWHERE
+        operator, remedy = node.op_type, _REPAIR
+        if operator in local or node.domain not in _STANDARD:
+            continue
+        if operator in _EXPERIMENTAL:
+            message = f"{operator} was an experiment that ONNX gave up; the checker passes it as it is"
+        elif of_runtime and not onnx.defs.has(operator):
+            message = f"ONNX has no operator {operator}; ONNX Runtime may: it writes some of its own so"
+            remedy = _FOR_RUNTIME
+        else:
+            continue
+        place = f"node '{node.name or next(iter(node.output), '')}'"
+        findings.setdefault(operator, Finding("onnx", "warning", place, message, remedy))
+        node.domain = _ELSEWHERE
     if findings:
         for imports in (model.opset_import, *(function.opset_import for function in model.functions)):
             imports.add(domain=_ELSEWHERE, version=1)
     return list(findings.values())
-
-
-def _excuse(operator: str, of_runtime: bool) -> tuple[str, str] | None:
-    """Say why an operator in ONNX's domain need not be one of ONNX, and what to do; None if there is no reason."""
-    if operator in _EXPERIMENTAL:
-        return f"{operator} was an experiment that ONNX gave up; the checker passes it as it is", _REPAIR
-    if of_runtime and not onnx.defs.has(operator):
-        return f"ONNX has no operator {operator}; ONNX Runtime may: it writes some of its own so", _FOR_RUNTIME
-    return None
-
-
-# -- walking ----------------------------------------------------------------------------------------------
 
 
 def _walk_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -166,9 +146,6 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
                 yield attribute.sparse_tensor
 
 
-# -- weights in other files -------------------------------------------------------------------------------
-
-
 def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Finding]:
     """Check that the files with the model's weights are there and large enough; they are not opened."""
     sizes: dict[str, int | None] = {}
@@ -176,14 +153,18 @@ def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Fin
         location = _entries(tensor).get("location", "")
         if tensor.data_location != onnx.TensorProto.EXTERNAL or not location:
             continue
-        if _is_outside(location):
+        posix, windows = PurePosixPath(location), PureWindowsPath(location)
+        if posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts):
             message = f"its data is in '{location}', which is not in the model's folder: no runtime will follow"
             yield Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR)
             continue
         if location not in sizes:
-            sizes[location] = _file_size(folder, location)
-        size = sizes[location]
-        if size is not None:
+            path = folder / location
+            try:
+                sizes[location] = path.stat().st_size if path.is_file() else None
+            except (OSError, ValueError):  # a name that no file system would take
+                sizes[location] = None
+        if (size := sizes[location]) is not None:
             yield from _check_range(tensor, location, size)
     remedy = "put the file beside the model; the hierarchy can be used without it, the model cannot run"
     for location in (location for location, size in sizes.items() if size is None):
@@ -192,19 +173,6 @@ def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Fin
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
-
-
-def _is_outside(location: str) -> bool:
-    posix, windows = PurePosixPath(location), PureWindowsPath(location)
-    return posix.is_absolute() or bool(windows.anchor) or ".." in (*posix.parts, *windows.parts)
-
-
-def _file_size(folder: Path, location: str) -> int | None:
-    try:
-        path = folder / location
-        return path.stat().st_size if path.is_file() else None
-    except (OSError, ValueError):  # a name that no file system would take
-        return None
 
 
 def _check_range(tensor: onnx.TensorProto, location: str, size: int) -> Iterator[Finding]:

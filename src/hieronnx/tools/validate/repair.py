@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from hieronnx.errors import InputError, check_known
+from hieronnx.files.claims import Claim
 from hieronnx.files.opening import require_file, sidecar_path
 from hieronnx.files.wire import read_skeleton
 from hieronnx.files.writing import write
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import Module
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
 
 FORMS = ("sidecar", "embedded")
@@ -36,8 +35,9 @@ def repair(path: str | os.PathLike[str], *, trust: str | None = None) -> tuple[s
     if trust is not None:
         check_known("form of a hierarchy", trust, FORMS)
     model_path = require_file(Path(path))
-    model, view = read_graph(read_skeleton(model_path), str(model_path))
-    sidecar, embedded = read_sidecar_form(model_path, view), read_embedded_form(model)
+    skeleton = read_skeleton(model_path)
+    model, view = read_graph(skeleton, str(model_path))
+    sidecar, embedded = read_sidecar_form(model_path, view, skeleton), read_embedded_form(model)
     trusted = _choose_source(model_path, sidecar, embedded, trust)
     if trusted is None or trusted.hierarchy is None:
         return ()
@@ -46,20 +46,17 @@ def repair(path: str | os.PathLike[str], *, trust: str | None = None) -> tuple[s
     inside = trusted.is_stale if embedded is trusted else not current
     if inside and embedded is not None:
         _make_sure_no_key_is_lost(model_path, embedded)
-    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
-    nodes = tuple(replace(node, name=names[node.key]) for node in trusted.hierarchy.nodes)
+    in_view = dict(zip(view.node_keys, view.nodes, strict=True))
+    nodes = tuple(replace(node, name=in_view[node.key].name) for node in trusted.hierarchy.nodes)
     hierarchy = replace(trusted.hierarchy, nodes=nodes)
     written: list[str] = []
-    if beside and _may_replace(sidecar):
+    if beside and not (sidecar and sidecar.is_of_another_version):
         written.append(_write_sidecar(model_path, hierarchy, sidecar, view, own=sidecar is trusted))
-    if inside and _may_replace(embedded):
+    if inside and not (embedded and embedded.is_of_another_version):
         write(model_path, hierarchy, model_path, embed=True, sidecar=None)
         origin = "its own nodes" if trusted is embedded else "the sidecar"
         written.append(f"wrote the metadata in {model_path.name} from {origin}; the graph is as it was")
     return tuple(written)
-
-
-# -- what can be trusted ----------------------------------------------------------------------------------
 
 
 def _choose_source(path: Path, sidecar: Form | None, embedded: Form | None, trust: str | None) -> Form | None:
@@ -95,48 +92,28 @@ def _contradict(sidecar: Form | None, embedded: Form | None) -> bool:
         return False
     if sidecar.is_whole and embedded.is_whole:
         return not _agree(sidecar, embedded)
-    beside, inside = (_attributions(form) for form in (sidecar, embedded))
+    nodes = (form.hierarchy.nodes if form.hierarchy is not None else () for form in (sidecar, embedded))
+    beside, inside = ({n.key: (n.scope, n.origins, n.evidence) for n in ns if n.evidence != "root"} for ns in nodes)
     return any(beside[key] != inside[key] for key in beside.keys() & inside.keys())
-
-
-def _attributions(form: Form) -> dict[tuple[str, str], object]:
-    nodes = form.hierarchy.nodes if form.hierarchy is not None else ()
-    return {node.key: (node.scope, node.origins, node.evidence) for node in nodes if node.evidence != "root"}
-
-
-def _may_replace(form: Form | None) -> bool:
-    return form is None or not form.is_of_another_version
-
-
-# -- writing ----------------------------------------------------------------------------------------------
 
 
 def _write_sidecar(path: Path, hierarchy: Hierarchy, sidecar: Form | None, view: View, *, own: bool) -> str:
     """Write a sidecar: calls and nodes of the hierarchy, and what only a sidecar says from the one that is there."""
     target = sidecar_path(path)
     if sidecar is not None:
-        _make_sure_nothing_is_lost(target, sidecar)
-        hierarchy = _complete(target, hierarchy, sidecar)
+        if sidecar.claim is None or not sidecar.belongs:
+            state = "cannot be read" if sidecar.claim is None else "is of another file"
+            raise InputError(
+                f"'{target}' {state}, and --fix would overwrite it; move it away and run this again: "
+                "what the metadata inside the model knows is written then, without parameters"
+            )
+        _make_sure_no_key_is_lost(target, sidecar)
+        hierarchy = _complete(target, hierarchy, sidecar.claim)
     write(path, hierarchy, path, embed=None, view=view)
     if sidecar is None:
         return f"wrote {target.name} from the metadata inside the model; parameters stay unknown"
     origin = "its own nodes" if own else "the metadata inside the model; parameters are as they were"
     return f"wrote {target.name} from {origin}"
-
-
-def _make_sure_nothing_is_lost(target: Path, sidecar: Form) -> None:
-    """Make sure that a sidecar can be written again with all that it says.
-
-    Raises:
-        InputError: If it cannot.
-    """
-    if sidecar.claim is None or not sidecar.belongs:
-        state = "cannot be read" if sidecar.claim is None else "is of another file"
-        raise InputError(
-            f"'{target}' {state}, and --fix would overwrite it; move it away and run this again: "
-            "what the metadata inside the model knows is written then, without parameters"
-        )
-    _make_sure_no_key_is_lost(target, sidecar)
 
 
 def _make_sure_no_key_is_lost(path: Path, form: Form) -> None:
@@ -147,14 +124,8 @@ def _make_sure_no_key_is_lost(path: Path, form: Form) -> None:
         )
 
 
-def _complete(target: Path, hierarchy: Hierarchy, sidecar: Form) -> Hierarchy:
-    """Add to calls and nodes what only the sidecar says: the module table, initializers, rules, and the model.
-
-    Raises:
-        InputError: If an initializer refers to a call that is not there.
-    """
-    assert sidecar.claim is not None
-    claim = sidecar.claim
+def _complete(target: Path, hierarchy: Hierarchy, claim: Claim) -> Hierarchy:
+    """Add to calls and nodes what only the sidecar says: the module table, initializers, rules, and the model."""
     for item in claim.initializers:
         if unknown := [origin for origin in item.origins if origin not in hierarchy.call_by_id]:
             raise InputError(
@@ -163,20 +134,9 @@ def _complete(target: Path, hierarchy: Hierarchy, sidecar: Form) -> Hierarchy:
             )
     rules = {node.key: (node.evidence, node.rule) for node in claim.nodes}
     nodes = (replace(n, rule=rules[n.key][1]) if rules[n.key][0] == n.evidence else n for n in hierarchy.nodes)
-    return Hierarchy(
-        modules=_merge_modules(claim.modules, hierarchy),
-        calls=hierarchy.calls,
-        nodes=tuple(nodes),
-        initializers=claim.initializers,
-        model=claim.model,
-        policy=claim.policy or hierarchy.policy,
-    )
-
-
-def _merge_modules(table: Mapping[str, Module], hierarchy: Hierarchy) -> dict[str, Module]:
-    """Return the module table, with the classes of the modules that are called."""
-    modules = dict(table)
-    for path, module in hierarchy.modules.items():
+    modules = dict(claim.modules)
+    for path, module in hierarchy.modules.items():  # the classes are those of the modules that are called
         if modules.setdefault(path, module).qualified_class != module.qualified_class:
             modules[path] = replace(modules[path], class_name=module.class_name, qualified_class=module.qualified_class)
-    return modules
+    policy = claim.policy or hierarchy.policy
+    return Hierarchy(modules, hierarchy.calls, tuple(nodes), claim.initializers, claim.model, policy)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from hieronnx.errors import list_some
-from hieronnx.files.claims import RESTORE, Claim
-from hieronnx.files.document import Document
-from hieronnx.files.encoding import describe_file, make_document
-from hieronnx.files.findings import Finding, node_place
+from hieronnx.files.claims import RESTORE, Claim, Finding, node_place
+from hieronnx.files.document import Document, make_document
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Module, Node
@@ -32,12 +30,9 @@ _REWRITE = "write it again with 'hieronnx validate --fix'"
 _OF_THE_FILE = ("opset", "inputs", "outputs", "dynamic_axes")
 
 
-# -- nodes ------------------------------------------------------------------------------------------------
-
-
 def check_belongs(nodes: Sequence[Node], view: View) -> list[Finding]:
     """Check that a sidecar has the nodes of this file: all of them, no other, each once."""
-    in_model = Counter(map(view.node_key, range(len(view.nodes))))
+    in_model = Counter(view.node_keys)
     in_sidecar = Counter(node.key for node in nodes)
     missing, extra = list(in_model - in_sidecar), list(in_sidecar - in_model)
     if not missing and not extra:
@@ -52,36 +47,34 @@ def check_belongs(nodes: Sequence[Node], view: View) -> list[Finding]:
 
 
 def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
-    """Check that the nodes of a sidecar, if they are in the file, are of the operators that they are there."""
-    operators = {view.node_key(index): node.op for index, node in enumerate(view.nodes)}
+    """Check that the nodes of a sidecar of this file are of the operators that they are there."""
+    in_model = dict(zip(view.node_keys, view.nodes, strict=True))
     for node in nodes:
         operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        if operators.get(node.key, operator) != operator:
+        if in_model[node.key].op != operator:
             place = f"sidecar: {node_place(*node.key, node.name)}"
-            reason = f"it is {operator} there, {operators[node.key]} in the model"
+            reason = f"it is {operator} there, {in_model[node.key].op} in the model"
             yield Finding("sidecar-nodes", "error", place, reason, _OTHER_OPERATOR)
 
 
-# -- what it repeats --------------------------------------------------------------------------------------
-
-
-def check_derived(document: Document, hierarchy: Hierarchy, view: View, path: Path) -> Iterator[Finding]:
-    """Check a sidecar that is otherwise whole and of this file."""
+def check_derived(
+    document: Document, hierarchy: Hierarchy, view: View, described: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Check a sidecar that is otherwise whole and of this file, which is described as `describe_file` does."""
     expected = make_document(hierarchy, view)
-    described = describe_file(path, document.model.class_name, document.model.exporter)
     model = msgspec.to_builtins(document.model)
     wrong = [f"$.model.{key}" for key in _OF_THE_FILE if model[key] != described[key]]
     wrong += [f"$.{key}" for key in ("hierarchy", "summary") if getattr(document, key) != getattr(expected, key)]
-    if _tensors(document) != _tensors(expected):
-        wrong.append("$.tensors")
-    pairs = list(zip(document.nodes, expected.nodes, strict=True))
-    wrong += [
-        f"$.nodes[].{key}"
-        for key in ("tags", "confidence")
-        if any(getattr(a, key) != getattr(b, key) for a, b in pairs)
-    ]
-    if any(entry.tag != expected.modules[path].tag for path, entry in document.modules.items()):
-        wrong.append("$.modules[].tag")
+    tensors, derived = (
+        {(item.graph, item.name): (item.producer, item.consumers) for item in source.tensors}
+        for source in (document, expected)
+    )
+    wrong += ["$.tensors"] * (tensors != derived)
+    for key in ("tags", "confidence"):
+        if [getattr(node, key) for node in document.nodes] != [getattr(node, key) for node in expected.nodes]:
+            wrong.append(f"$.nodes[].{key}")
+    tagged = all(entry.tag == expected.modules[path].tag for path, entry in document.modules.items())
+    wrong += [] if tagged else ["$.modules[].tag"]
     yield from _check_names(hierarchy.nodes, view)
     for place in wrong:
         message = "it is not what follows from the nodes and the model"
@@ -90,18 +83,12 @@ def check_derived(document: Document, hierarchy: Hierarchy, view: View, path: Pa
 
 def _check_names(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
     """Check that the nodes have the names that they have in the model."""
-    names = {view.node_key(index): node.name for index, node in enumerate(view.nodes)}
-    wrong = [f"'{node.name}' is '{names[node.key]}' in the model" for node in nodes if node.name != names[node.key]]
+    in_model = dict(zip(view.node_keys, view.nodes, strict=True))
+    pairs = ((node.name, in_model[node.key].name) for node in nodes)
+    wrong = [f"'{name}' is '{actual}' in the model" for name, actual in pairs if name != actual]
     if wrong:
         message = f"{len(wrong):,} of {len(nodes):,} names are not those of the nodes in the model: {wrong[0]}"
         yield Finding("sidecar-derived", "warning", "sidecar: $.nodes[].name", message, _REWRITE, tuple(wrong))
-
-
-def _tensors(document: Document) -> dict[tuple[str, str], tuple[str | None, list[str]]]:
-    return {(item.graph, item.name): (item.producer, item.consumers) for item in document.tensors}
-
-
-# -- modules and initializers -----------------------------------------------------------------------------
 
 
 def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
@@ -112,15 +99,18 @@ def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
     vias = {call.via for call in claim.calls}
     repeated = any(call.call for call in claim.calls)  # some exporters record a module's first name alone
     for path, module in claim.modules.items():
-        place = claim.place(f"module '{path}'" if path else "root module")
+        place = f"module '{path}'" if path else "root module"
         for child in module.children:
             if not repeated and not _is_child(claim.modules, module, child, vias):
                 message = f"it has a child '{child}', but there is no module '{_join(path, child)}'"
-                yield Finding("sidecar-modules", "note", place, message, _SHARED)
-        reasons = [f"it has a parameter '{p}', but no module does" for p in _missing_parameters(claim.modules, module)]
-        if _is_orphan(claim.modules, path):
-            reasons.append(f"it is not among the children of the module above it, '{_split(path)[0]}'")
-        yield from (Finding("sidecar-modules", "error", place, reason, RESTORE) for reason in reasons)
+                yield Finding("sidecar-modules", "note", f"sidecar: {place}", message, _SHARED)
+        missing = (name for name in module.parameters if not _has_owner(claim.modules, path, name))
+        reasons = [f"it has a parameter '{name}', but no module does" for name in missing]
+        above, _, name = path.rpartition(".")
+        parent = claim.modules.get(above) if path else None
+        if parent is not None and parent.parameter_count is not None and name not in parent.children:
+            reasons.append(f"it is not among the children of the module above it, '{above}'")
+        yield from (claim.error("sidecar-modules", place, reason) for reason in reasons)
     yield from _check_initializers(claim, view)
     yield from _check_sizes(claim, view)
 
@@ -137,21 +127,21 @@ def _check_sizes(claim: Claim, view: View) -> Iterator[Finding]:
         sizes = [math.prod(size or 0 for size in kind.shape) for kind in kinds if kind is not None]
         if len(sizes) == len(kinds) and sum(sizes) != module.parameter_count:
             message = f"it has {module.parameter_count:,} parameters, the initializers that hold them {sum(sizes):,}"
-            yield Finding("sidecar-modules", "error", claim.place(f"module '{path}'"), message, RESTORE)
+            yield claim.error("sidecar-modules", f"module '{path}'", message)
 
 
 def _check_initializers(claim: Claim, view: View) -> Iterator[Finding]:
     constants = {view.names[tensor] for tensor in view.constants}
     for item in claim.initializers:
-        place = claim.place(f"initializer '{item.name}'")
+        place = f"initializer '{item.name}'"
         if item.name not in constants:
-            yield Finding("sidecar-modules", "error", place, "there is no such initializer in the model", RESTORE)
+            yield claim.error("sidecar-modules", place, "there is no such initializer in the model")
         # A part of a model may hold parameters of modules outside it; not under the name of one of its own.
-        above, name = _split(item.name)
+        above, _, name = item.name.rpartition(".")
         own = above in claim.modules and name in claim.modules[above].direct_parameters
         if item.parameter and own and _find_owner(claim.modules, "", item.parameter) is None:
             message = f"it holds parameter '{item.parameter}', which no module has"
-            yield Finding("sidecar-modules", "error", place, message, RESTORE)
+            yield claim.error("sidecar-modules", place, message)
 
 
 def _is_child(modules: Mapping[str, Module], module: Module, child: str, vias: set[str]) -> bool:
@@ -160,11 +150,9 @@ def _is_child(modules: Mapping[str, Module], module: Module, child: str, vias: s
     return path in modules or path in vias or any(name.startswith(f"{child}.") for name in module.parameters)
 
 
-def _missing_parameters(modules: Mapping[str, Module], module: Module) -> Iterator[str]:
-    for name in module.parameters:
-        owner = _find_owner(modules, module.path, name)
-        if owner is None or (owner in modules and _split(name)[1] not in modules[owner].direct_parameters):
-            yield name
+def _has_owner(modules: Mapping[str, Module], path: str, name: str) -> bool:
+    owner = _find_owner(modules, path, name)
+    return owner is not None and (owner not in modules or name.rpartition(".")[2] in modules[owner].direct_parameters)
 
 
 def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | None:
@@ -172,7 +160,7 @@ def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | No
 
     A path that is not in the table is one below a shared module's other name.
     """
-    owner, inside = path, _split(name)[0]
+    owner, inside = path, name.rpartition(".")[0]
     for step in inside.split(".") if inside else ():
         below = _join(owner, step)
         if below not in modules:
@@ -182,17 +170,5 @@ def _find_owner(modules: Mapping[str, Module], path: str, name: str) -> str | No
     return owner
 
 
-def _is_orphan(modules: Mapping[str, Module], path: str) -> bool:
-    """Say whether a module is not among the children of the one above it, where these are known."""
-    above, name = _split(path)
-    module = modules.get(above) if path else None
-    return module is not None and module.parameter_count is not None and name not in module.children
-
-
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _split(path: str) -> tuple[str, str]:
-    above, _, name = path.rpartition(".")
-    return above, name

@@ -3,26 +3,75 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
-from hieronnx.files.findings import Finding
+from hieronnx.files.claims import Finding
 from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.categories import read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.validate.attribution import check_coverage, check_enclosing, check_parameters, check_passed
+from hieronnx.tools.results import Result
+from hieronnx.tools.validate import attribution
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
-from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
 from hieronnx.tools.validate.repair import repair
-from hieronnx.tools.validate.result import ValidateResult, sort_findings
+
+_SEVERITIES = ("error", "warning", "note")
+"""From what makes a check fail to what is only worth knowing."""
+# Of a graph that hieronnx cannot read; one that the ONNX checker accepts need not be fixed.
+_ACCEPTED = ("graph", "the ONNX checker accepts the model, so nothing need be wrong with it; report it to hieronnx")
+_REJECTED = ("onnx", "fix the model with what made it: without its graph there is no hierarchy to check")
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateResult(Result):
+    """All that was found in one model, sorted by severity, check and place.
+
+    Attributes:
+        model: the file's path as it was given; `model` for a model in memory.
+        findings: all of them.
+        strict: whether warnings count as failures.
+        fixed: what was written to fix the file before it was checked.
+    """
+
+    _derived: ClassVar[tuple[str, ...]] = ("passed", "counts")
+
+    model: str
+    findings: tuple[Finding, ...]
+    strict: bool = False
+    fixed: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def count(self, severity: str) -> int:
+        """Return how many findings are of a severity."""
+        return sum(item.severity == severity for item in self.findings)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many findings there are of each severity."""
+        return {severity: self.count(severity) for severity in _SEVERITIES}
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was found that counts as a failure."""
+        return not self.count("error") and not (self.strict and self.count("warning"))
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number} {severity}s" for severity, number in self.counts.items())
+        return f"ValidateResult({self.model!r}: {'passed' if self.passed else 'failed'}, {counts})"
 
 
 def validate(
@@ -64,7 +113,8 @@ def validate(
         findings += check_external_data(subject.skeleton, subject.path.parent)
     accepted = not any(item.severity == "error" for item in findings)
     findings += _check_structure(subject, baseline, limits, accepted)
-    return ValidateResult(subject.name, sort_findings(findings), strict, fixed)
+    order = sorted(set(findings), key=lambda f: (_SEVERITIES.index(f.severity), f.check, f.place, f.message))
+    return ValidateResult(subject.name, tuple(order), strict, fixed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +142,10 @@ def _check_structure(
     try:
         model, view = read_graph(subject.skeleton, subject.name)
     except HieronnxError as error:
-        return [_unreadable(error, accepted)]
+        check, remedy = _ACCEPTED if accepted else _REJECTED
+        return [Finding(check, "error", "graph", str(error), remedy)]
     embedded = read_embedded_form(model)
-    sidecar = None if subject.path is None else read_sidecar_form(subject.path, view)
+    sidecar = None if subject.path is None else read_sidecar_form(subject.path, view, subject.skeleton)
     findings = _check_forms(subject, sidecar, embedded)
     if baseline is not None:
         findings += _check_baseline(subject, baseline)
@@ -102,15 +153,6 @@ def _check_structure(
     chosen = sidecar if sidecar and sidecar.belongs and sidecar.hierarchy else embedded
     hierarchy = chosen.hierarchy if chosen else None
     return findings if hierarchy is None else findings + _check_meaning(hierarchy, view, limits)
-
-
-def _unreadable(error: HieronnxError, accepted: bool) -> Finding:
-    """Report a graph that hieronnx cannot read; what the ONNX checker accepts need not be fixed."""
-    if accepted:
-        remedy = "the ONNX checker accepts the model, so nothing need be wrong with it; report it to hieronnx"
-        return Finding("graph", "error", "graph", str(error), remedy)
-    remedy = "fix the model with what made it: without its graph there is no hierarchy to check"
-    return Finding("onnx", "error", "graph", str(error), remedy)
 
 
 def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None) -> list[Finding]:
@@ -133,13 +175,13 @@ def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None)
 
 def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]) -> list[Finding]:
     """Check what a hierarchy says of a graph against how that graph computes."""
-    nodes = [hierarchy.node_by_key.get(view.node_key(index)) for index in range(len(view.nodes))]
+    nodes = [hierarchy.node_by_key.get(key) for key in view.node_keys]
     return [
-        *check_enclosing(hierarchy, view, nodes),
-        *check_layers(hierarchy, view, nodes),
-        *check_parameters(hierarchy, view, nodes),
-        *check_passed(hierarchy, view),
-        *check_coverage(hierarchy, limits),
+        *attribution.check_enclosing(hierarchy, view, nodes),
+        *attribution.check_layers(hierarchy, view, nodes),
+        *attribution.check_parameters(hierarchy, view, nodes),
+        *attribution.check_passed(hierarchy, view),
+        *attribution.check_coverage(hierarchy, limits),
     ]
 
 
@@ -157,9 +199,5 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
 
 def _without_hierarchy(model: ir.Model) -> ir.Model:
     props = {key: value for key, value in model.metadata_props.items() if not key.startswith("hieronnx.")}
-    return ir.Model(
-        model.graph,
-        ir_version=model.ir_version,
-        functions=list(model.functions.values()),
-        metadata_props=props,
-    )
+    functions = list(model.functions.values())
+    return ir.Model(model.graph, ir_version=model.ir_version, functions=functions, metadata_props=props)

@@ -55,7 +55,7 @@ def _find_equal(index: FingerprintIndex, wanted: Fingerprint, prints_a: Mapping[
         return frozenset()
     in_order = sorted((order_distance(wanted, prints_a[tensor]), tensor) for _, tensor in near)
     ordered = _choose_nearest(in_order, _FAR)
-    if ordered or near[0][0] > _ROUNDED or wanted.plain:
+    if ordered or near[0][0] > _ROUNDED or wanted.low_information:
         # Rounded values are like many others if their order does not count.
         return ordered
     return _choose_nearest(near, _ROUNDED)

@@ -45,9 +45,9 @@ class Fingerprint:
     """At fixed ranks of the sorted values; few of them where there are many values."""
     places: Array
     """At fixed places, then sums with fixed weights, of the values and of where the infinite ones are."""
-    telling: bool
+    distinctive: bool
     """Whether equality says something: not all the same, nor a mere count."""
-    plain: bool
+    low_information: bool
     """Whether there are only two different values, so that only their order says something."""
 
 
@@ -59,7 +59,7 @@ def take_fingerprint(array: Array) -> Fingerprint:
     step = flat.size // _SORTED + 1
     ordered = np.sort(flat[::step]).astype(np.float64)
     marked = ordered if infinite is None else np.sort(np.where(infinite[::step], np.inf, flat[::step]))
-    telling, plain = _judge(marked, flat.size)
+    distinctive, low_information = _judge(marked, flat.size)
     where = _draw_places(flat.size)
     places, hidden = flat[where].astype(np.float64), 0.0
     if infinite is not None:
@@ -74,8 +74,8 @@ def take_fingerprint(array: Array) -> Fingerprint:
         means=means,
         ranks=_take_ranks(ordered) if step == 1 else np.array([flat.min(), flat.max()], dtype=np.float64),
         places=np.append(places, (weighted, hidden)),
-        telling=telling,
-        plain=plain,
+        distinctive=distinctive,
+        low_information=low_information,
     )
 
 

@@ -97,4 +97,4 @@ def _take_fingerprints(runner: Runner, feeds: Mapping[str, Array], view: View) -
     for name, array in feeds.items():
         visit("", name, array)
     runner.run_exposed(feeds, visit)
-    return {tensor: fingerprint for tensor, fingerprint in prints.items() if fingerprint.telling}
+    return {tensor: fingerprint for tensor, fingerprint in prints.items() if fingerprint.distinctive}

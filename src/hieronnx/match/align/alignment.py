@@ -19,10 +19,10 @@ from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.match.align.numbering import NO_MATCH, Interner, NumberedGraph, Side, number_graph
-from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, group_pairs, longest_rising
+from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, longest_rising
 
-_NodeKey: TypeAlias = Callable[[Side, int], Hashable]
-_GraphKey: TypeAlias = Callable[[NumberedGraph, int], Hashable]
+_Key: TypeAlias = Callable[[NumberedGraph, int], Hashable]
+"""Keys a node of a graph; None where it has none."""
 
 
 def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
@@ -96,22 +96,23 @@ class Alignment:
         return [(g, others[label]) for g, label in labels if label in others]
 
 
-def _signature(side: Side, node: int) -> Hashable:
-    return side.signatures[node]
+def _signature(graph: NumberedGraph, node: int) -> Hashable:
+    return graph.side.signatures[node]
 
 
-def _operator(side: Side, node: int) -> Hashable:
-    return side.operators[node]
+def _operator(graph: NumberedGraph, node: int) -> Hashable:
+    return graph.side.operators[node]
 
 
-def _initializer_names(side: Side, node: int) -> Hashable:
+def _initializer_names(graph: NumberedGraph, node: int) -> Hashable:
+    side = graph.side
     names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.initializers)
     return (side.signatures[node], names) if names else None
 
 
-def _output_name(side: Side, node: int) -> Hashable:
-    _, name = side.view.node_key(node)
-    return (side.signatures[node], name) if name else None
+def _output_name(graph: NumberedGraph, node: int) -> Hashable:
+    _, name = graph.side.view.node_key(node)
+    return (graph.side.signatures[node], name) if name else None
 
 
 class _GraphAlignment:
@@ -126,7 +127,11 @@ class _GraphAlignment:
         self.outputs = pair_ends(a, a.view.graphs[graph_a].outputs, b, b.view.graphs[graph_b].outputs)
         self.a, self.b = self._number(0, a, graph_a), self._number(1, b, graph_b)
         captured_a, captured_b = (
-            {self._outer_key(which, graph.side, t): t for t in self._find_captured(graph)}
+            {
+                self._outer_key(which, graph.side, t): t
+                for t in graph.uses
+                if graph.side.view.tensor_graphs[t] != graph.graph and t not in graph.side.initializers
+            }
             for which, graph in enumerate((self.a, self.b))
         )
         self.boundary += [(tensor, captured_b[key]) for key, tensor in captured_a.items() if key in captured_b]
@@ -138,31 +143,22 @@ class _GraphAlignment:
     def _number(self, which: int, side: Side, graph: int) -> NumberedGraph:
         """Number a graph; one that stands alone, which is what takes long, only once for all alignments."""
         numbered = self.alignment.numbered.get((which, graph))
-        if numbered is None:
-            positions = group_pairs((pair[which], position) for position, pair in enumerate(self.outputs))
-            leaf_key = self._make_leaf_key(which, side)
-            numbered = number_graph(side, graph, self.alignment.interner, leaf_key, positions)
-            if side.view.graphs[graph].owner is None:
-                self.alignment.numbered[which, graph] = numbered
-        return numbered
+        if numbered is not None:
+            return numbered
+        inputs = {pair[which]: position for position, pair in enumerate(self.boundary)}
+        outputs = group(range(len(self.outputs)), lambda position: self.outputs[position][which])
 
-    def _make_leaf_key(self, which: int, side: Side) -> Callable[[int], Hashable]:
-        """Return the function that keys what a graph does not compute itself, alike on both sides."""
-        positions = {pair[which]: position for position, pair in enumerate(self.boundary)}
-
-        def key(tensor: int) -> Hashable:
-            if tensor in positions:
-                return "input", positions[tensor]
+        def leaf_key(tensor: int) -> Hashable:
+            if tensor in inputs:
+                return "input", inputs[tensor]
             if tensor in side.initializers:
                 return "held", side.initializers[tensor]
             return "outer", self._outer_key(which, side, tensor)
 
-        return key
-
-    def _find_captured(self, graph: NumberedGraph) -> list[int]:
-        """Return what a graph reads of the graphs around it, initializers not counted."""
-        side = graph.side
-        return [t for t in graph.uses if side.view.tensor_graphs[t] != graph.graph and t not in side.initializers]
+        numbered = number_graph(side, graph, self.alignment.interner, leaf_key, outputs)
+        if side.view.graphs[graph].owner is None:
+            self.alignment.numbered[which, graph] = numbered
+        return numbered
 
     def _outer_key(self, which: int, side: Side, tensor: int) -> Hashable:
         """Key a tensor of a graph around this one by what it is on side A, if it has a match there."""
@@ -181,9 +177,9 @@ class _GraphAlignment:
         """Match what can be matched: first what is alike in every respect, last what has changed in some."""
         preference = self.alignment.preference
         if preference.initializer_names:
-            self._match_unique(lambda g, n: _initializer_names(g.side, n))
+            self._match_unique(_initializer_names)
         if preference.output_names:
-            self._match_unique(lambda g, n: _output_name(g.side, n))
+            self._match_unique(_output_name)
         for _ in range(2):  # the second time for those that the first made the only ones
             self._match_unique(lambda g, n: (g.around[n], g.inside.get(n)))
             if preference.from_below:
@@ -194,10 +190,10 @@ class _GraphAlignment:
             self._spread(_signature)
         self._match_in_order(lambda g, n: g.near[n])
         self._spread(_signature)
-        self._match_in_order(lambda g, n: g.side.signatures[n])
+        self._match_in_order(_signature)
         self._spread(_signature)
         self._spread_all(_operator)
-        self._match_in_order(lambda g, n: g.side.operators[n])
+        self._match_in_order(_operator)
         self._spread(_operator)
         self._match_copies(lambda g, n: g.around[n])
         self._match_copies(lambda g, n: g.up[n])
@@ -213,19 +209,19 @@ class _GraphAlignment:
         self.unmatched[1] -= 1
         self.new.append((a, b))
 
-    def _match_unique(self, key: _GraphKey) -> None:
+    def _match_unique(self, key: _Key) -> None:
         """Match nodes that are on each side the only unmatched one with their key; None is no key."""
         for nodes, others in self._group_unmatched(key):
             if len(nodes) == len(others) == 1:
                 self._match(nodes[0], others[0])
 
-    def _match_copies(self, key: _GraphKey) -> None:
+    def _match_copies(self, key: _Key) -> None:
         """Match what is left and alike, one with one: copies of a computation, of which any may be any."""
         for nodes, others in self._group_unmatched(key):
             for a, b in zip(nodes, others, strict=False):
                 self._match(a, b)
 
-    def _group_unmatched(self, key: _GraphKey) -> Iterable[tuple[list[int], list[int]]]:
+    def _group_unmatched(self, key: _Key) -> Iterable[tuple[list[int], list[int]]]:
         """Return the unmatched nodes that have the same key, of both sides."""
         if not all(self.unmatched):
             return []
@@ -235,7 +231,7 @@ class _GraphAlignment:
 
     # Spreading -------------------------------------------------------------------------------------------
 
-    def _spread_to_producers(self, key: _NodeKey) -> None:
+    def _spread_to_producers(self, key: _Key) -> None:
         """Match what feeds new matches at the same position: what equal results are computed from is equal."""
         waiting = deque(self.new)
         while waiting and all(self.unmatched):
@@ -244,7 +240,7 @@ class _GraphAlignment:
             self._match_producers(index_a, index_b, key)
             waiting.extend(self.new[position] for position in range(before - len(self.new), 0))
 
-    def _spread(self, key: _NodeKey) -> None:
+    def _spread(self, key: _Key) -> None:
         """Let matches find their neighbours: what feeds them at the same position, and what alone reads the same."""
         for of_a, of_b in self.boundary:
             self._match_readers(of_a, of_b, key)
@@ -255,13 +251,12 @@ class _GraphAlignment:
             for of_a, of_b in zip(node_a.outputs, node_b.outputs, strict=False):
                 self._match_readers(of_a, of_b, key)
 
-    def _spread_all(self, key: _NodeKey) -> None:
+    def _spread_all(self, key: _Key) -> None:
         self.new = deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
         self._spread(key)
 
-    def _match_producers(self, a: int, b: int, key: _NodeKey) -> None:
+    def _match_producers(self, a: int, b: int, key: _Key) -> None:
         feeds = dict(self.b.feeds(b))
-        side_a, side_b = self.a.side, self.b.side
         for position, of_a in self.a.feeds(a):
             of_b = feeds.get(position, NO_TENSOR)
             producer_a, producer_b = self.a.producer(of_a), self.b.producer(of_b)
@@ -269,17 +264,17 @@ class _GraphAlignment:
                 continue
             if self.match_in_b[producer_a] != NO_MATCH or self.match_in_a[producer_b] != NO_MATCH:
                 continue
-            same_output = side_a.output_positions[of_a] == side_b.output_positions[of_b]
-            if same_output and key(side_a, producer_a) == key(side_b, producer_b):
+            same_output = self.a.side.output_positions[of_a] == self.b.side.output_positions[of_b]
+            if same_output and key(self.a, producer_a) == key(self.b, producer_b):
                 self._match(producer_a, producer_b)
 
-    def _match_readers(self, of_a: int, of_b: int, key: _NodeKey) -> None:
+    def _match_readers(self, of_a: int, of_b: int, key: _Key) -> None:
         uses_a = [use for use in self.a.uses.get(of_a, ()) if self.match_in_b[use[0]] == NO_MATCH]
         uses_b = [use for use in self.b.uses.get(of_b, ()) if self.match_in_a[use[0]] == NO_MATCH]
         if not uses_a or not uses_b:
             return
-        readers_a = group(uses_a, lambda use: (key(self.a.side, use[0]), use[1]))
-        readers_b = group(uses_b, lambda use: (key(self.b.side, use[0]), use[1]))
+        readers_a = group(uses_a, lambda use: (key(self.a, use[0]), use[1]))
+        readers_b = group(uses_b, lambda use: (key(self.b, use[0]), use[1]))
         for value, readers in readers_a.items():
             others = readers_b.get(value, ())
             if len(readers) == len(others) == 1:
@@ -289,7 +284,7 @@ class _GraphAlignment:
 
     # In order --------------------------------------------------------------------------------------------
 
-    def _match_in_order(self, key: _GraphKey) -> None:
+    def _match_in_order(self, key: _Key) -> None:
         """Align what is left between the matches that come in the same order on both sides."""
         if not all(self.unmatched):
             return
@@ -319,7 +314,7 @@ class _TieBreaker:
     def __init__(self, aligned: _GraphAlignment) -> None:
         self._a, self._b = aligned.a, aligned.b
         self._match_in_b, self._match_in_a = aligned.match_in_b, aligned.match_in_a
-        self._outputs = group_pairs(aligned.outputs)
+        self._outputs = group(aligned.outputs, lambda pair: pair[0])
 
     def swap_equal_nodes(self) -> None:
         """Let nodes that compute the same swap matches, so that most of their readers' matches read their match."""
@@ -360,7 +355,7 @@ class _TieBreaker:
                         if reader not in weights:
                             weights[reader] = 1 / sum(t in own for t in nodes[reader].inputs)
                         yield node, self._find_maker(inputs[at], position), weights[reader]
-                yield from ((node, self._find_maker(of_b, position), 1) for of_b in self._outputs.get(tensor, ()))
+                yield from ((node, self._find_maker(of_b, position), 1) for _, of_b in self._outputs.get(tensor, ()))
 
     def _find_maker(self, tensor: int, position: int) -> int:
         """Return the node of B that makes a tensor as its output at a position."""

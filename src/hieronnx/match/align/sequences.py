@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 # Up to so many insertions and deletions the exact answer is looked for; its cost grows with their square.
 _EXACT_EDITS = 400
@@ -120,17 +121,9 @@ def exchange_partners(
     return others + movable
 
 
-def group_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return for each first item the second ones that it is paired with."""
-    groups: dict[int, list[int]] = defaultdict(list)
-    for key, value in pairs:
-        groups[key].append(value)
-    return groups
-
-
-def group(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Return the items by their keys."""
-    groups: dict[Hashable, list[T]] = defaultdict(list)
+    groups: dict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
     return groups

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
+from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError
 from hieronnx.files.opening import load, sidecar_path
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Node
+from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
-from hieronnx.tools.carry.transfer import Transfer, transfer
-from hieronnx.tools.carry.views import Pair, open_pair, run_pair
 
 _WEAK = frozenset({"name", "dataflow", "root"})
 _MANY = 0.1
@@ -59,7 +61,9 @@ def carry(
     """
     if inputs is not None and not by_value:
         raise InputError("inputs are for carrying by value; set by_value, too")
-    pair = run_pair(original, transformed, inputs) if by_value else open_pair(original, transformed)
+    pair = open_pair(original, transformed)
+    if by_value:
+        pair = run_pair(pair, inputs)
     if output is not None:
         check_output(Path(output), list_own_files(original))
     moved = transfer(pair)
@@ -68,7 +72,7 @@ def carry(
     result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
     if output is None:
         return result
-    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar)
+    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar, temporary=False)
 
 
 def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
@@ -94,21 +98,69 @@ def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: boo
 
 
 def _write(
-    result: CarryResult,
-    model: ModelLike,
-    output: Path,
-    view: View,
-    *,
-    embed: bool,
-    sidecar: bool,
-    temporary: bool = False,
+    result: CarryResult, model: ModelLike, output: Path, view: View, *, embed: bool, sidecar: bool, temporary: bool
 ) -> CarryResult:
-    written = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
-    return replace(
-        result,
-        hierarchy=load(output) if embed or sidecar else written,
-        path=output,
-        sidecar=sidecar_path(output) if sidecar else None,
+    hierarchy = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
+    if embed or sidecar:
+        hierarchy = load(output)
+    return replace(result, hierarchy=hierarchy, path=output, sidecar=sidecar_path(output) if sidecar else None)
+
+
+# -- the hierarchy of the transformed graph ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What carry found, and the hierarchy that was made of it."""
+
+    carried: Carried
+    hierarchy: Hierarchy
+
+
+def transfer(pair: Pair) -> Transfer:
+    """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
+    before = pair.hierarchy
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.known)
+    filled = fill_gaps(pair.b, carried.nodes, before.tree)
+    hierarchy = Hierarchy(
+        modules=before.modules,
+        calls=_carry_calls(pair, carried),
+        nodes=make_nodes(pair.b, filled),
+        initializers=tuple(_carry_initializers(pair, carried)),
+        model=before.model,
+    )
+    return Transfer(carried, hierarchy)
+
+
+def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
+    """Yield the initializers: what they hold, and whose work, that of earlier tools included."""
+    initializers = {initializer.name: initializer for initializer in pair.hierarchy.initializers}
+    for tensor in pair.b.constants:
+        folded = carried.initializers.get(tensor, Folded((), ()))
+        sources = [initializers[name] for name in folded.sources if name in initializers]
+        parameters = {source.parameter for source in sources if source.parameter is not None}
+        origins = dict.fromkeys((*folded.origins, *(origin for source in sources for origin in source.origins)))
+        yield Initializer(pair.b.names[tensor], parameters.pop() if len(parameters) == 1 else None, tuple(origins))
+
+
+def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
+    """Return the calls, with the tensors that they received and returned by their names in graph B."""
+
+    def move(bound: BoundTensor) -> BoundTensor:
+        of_a = None if bound.tensor is None else pair.a.find_tensor(bound.graph, bound.tensor)
+        of_b = None if of_a is None else carried.tensors[of_a]
+        if of_b is None:
+            return BoundTensor(bound.name, None)
+        graph, name = pair.b.tensor_key(of_b)
+        return BoundTensor(bound.name, name, graph)
+
+    return tuple(
+        replace(
+            call,
+            received=None if call.received is None else tuple(map(move, call.received)),
+            returned=None if call.returned is None else tuple(map(move, call.returned)),
+        )
+        for call in pair.hierarchy.calls
     )
 
 

@@ -1,14 +1,21 @@
-"""Running a model and what was made of it on the same inputs, to find the tensors that hold the same values."""
+"""The two models that a hierarchy is carried between: their views, and which tensors hold the same values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import View
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.match.by_value import pair_by_fingerprints
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
@@ -16,26 +23,66 @@ from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
 _DYNAMIC_SIZES = (4, 2, 1)
 
 
-def match_tensors_by_value(
-    original: OpenedModel, transformed: OpenedModel, a: View, b: View, inputs: Mapping[str, Array] | None = None
-) -> dict[int, int]:
-    """Return for tensors of B the tensors of A that hold the same values; both run as they are written.
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The graph before, with its hierarchy, and the graph after."""
+
+    before: OpenedModel
+    after: OpenedModel
+    hierarchy: Hierarchy
+    a: View
+    b: View
+    known: Mapping[int, int] | None = None
+    """Tensors of the graph after that hold the values of one before, where both were run to find out."""
+
+
+def open_pair(original: ModelLike, transformed: ModelLike) -> Pair:
+    """Open a model and what was made of it; of the weights only the smallest are read.
+
+    Raises:
+        HieronnxError: If one cannot be read, or the original has no hierarchy.
+    """
+    before, after = open_model(original), open_model(transformed)
+    hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
+    a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))
+    return Pair(before, after, hierarchy, a, b)
+
+
+def _content_key(opened: OpenedModel, tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
+    """Key a small initializer by its content, wherever that is; others by name: weights need not be there."""
+    if tensor is None or tensor.nbytes > SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
+        return "named", name
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+    path = Path(tensor.path) if opened.path is None else opened.path.parent / os.fspath(tensor.location)
+    try:
+        with path.open("rb") as file:
+            file.seek(tensor.offset or 0)
+            content = file.read(tensor.nbytes)
+    except (OSError, ValueError):
+        return "named", name
+    is_whole = len(content) == tensor.nbytes
+    return (tensor.dtype, tuple(tensor.shape.numpy()), content) if is_whole else ("named", name)
+
+
+# -- by value ---------------------------------------------------------------------------------------------
+
+
+def run_pair(pair: Pair, inputs: Mapping[str, Array] | None) -> Pair:
+    """Run both models as they are written, on the same inputs, to see which tensors hold the same values.
 
     Args:
-        original: The model A.
-        transformed: The model B.
-        a: The view of A.
-        b: The view of B.
-        inputs: An array for each input of A; random ones by default.
+        pair: The models.
+        inputs: An array for each input of the original; None: random ones.
 
     Raises:
         HieronnxError: If one of the files cannot be run on these inputs.
     """
-    with open_runner(original) as runner_a, open_runner(transformed) as runner_b:
+    with open_runner(pair.before) as runner_a, open_runner(pair.after) as runner_b:
         feeds = _choose_feeds(runner_a, runner_b, inputs)
-        prints_a = _take_fingerprints(runner_a, feeds, a)
-        prints_b = _take_fingerprints(runner_b, _fit(runner_b.inputs, runner_a.inputs, feeds), b)
-    return pair_by_fingerprints(a, b, prints_a, prints_b)
+        prints_a = _take_fingerprints(runner_a, feeds, pair.a)
+        prints_b = _take_fingerprints(runner_b, _fit(runner_b.inputs, runner_a.inputs, feeds), pair.b)
+    return replace(pair, known=pair_by_fingerprints(pair.a, pair.b, prints_a, prints_b))
 
 
 def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> Mapping[str, Array]:

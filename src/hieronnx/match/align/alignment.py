@@ -17,8 +17,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATCH, Interner, NumberedGraph, Side, number_graph
+from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Side, number_graph
 from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, longest_rising
 
 _Key: TypeAlias = Callable[[NumberedGraph, int], Hashable]
@@ -325,20 +326,17 @@ class _TieBreaker:
                 self._swap(equals, free)
 
     def _swap(self, equals: Sequence[int], free: Sequence[int]) -> None:
-        votes: dict[tuple[int | None, int | None], float] = defaultdict(float)
+        votes: dict[tuple[int, int | None], float] = defaultdict(float)
         for node, match, weight in self._find_votes(equals):
             votes[node, match] += weight
-        pairs: list[tuple[int | None, int | None]] = [
-            (node, None if self._match_in_b[node] == NO_MATCH else self._match_in_b[node]) for node in equals
-        ]
-        pairs += [(None, node) for node in free]
+        pairs = [*((node, self._match_in_b[node]) for node in equals), *((NO_MATCH, node) for node in free)]
         for a, b in exchange_partners(pairs, votes):
-            if a is not None:
-                self._match_in_b[a] = NO_MATCH if b is None else b
-            if b is not None:
-                self._match_in_a[b] = NO_MATCH if a is None else a
+            if a != NO_MATCH:
+                self._match_in_b[a] = b
+            if b != NO_MATCH:
+                self._match_in_a[b] = a
 
-    def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+    def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int | None, float]]:
         """Yield for each use of an output the node of B that is used there, and what that says.
 
         A reader of several of these nodes is one node that may have changed: all its votes together count as one.
@@ -357,11 +355,10 @@ class _TieBreaker:
                         yield node, self._find_maker(inputs[at], position), weights[reader]
                 yield from ((node, self._find_maker(of_b, position), 1) for _, of_b in self._outputs.get(tensor, ()))
 
-    def _find_maker(self, tensor: int, position: int) -> int:
+    def _find_maker(self, tensor: int, position: int) -> int | None:
         """Return the node of B that makes a tensor as its output at a position."""
-        producer = None if tensor == NO_TENSOR else self._b.side.view.producers[tensor]
-        at_position = producer is not None and self._b.side.output_positions[tensor] == position
-        return producer if producer is not None and at_position else NO_MATCH
+        is_made = tensor != NO_TENSOR and self._b.side.output_positions[tensor] == position
+        return self._b.side.view.producers[tensor] if is_made else None
 
     def move_upstream(self) -> None:
         """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.

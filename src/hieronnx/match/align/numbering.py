@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
 NO_MATCH = -1
@@ -26,17 +27,6 @@ def given_inputs(node: ViewNode) -> tuple[int, ...]:
     while inputs and inputs[-1] == NO_TENSOR:
         inputs = inputs[:-1]
     return inputs
-
-
-class Interner:
-    """Gives equal things equal numbers, on both sides of a comparison."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def intern(self, key: Hashable) -> int:
-        """Return the number of a key, the same each time."""
-        return self._numbers.setdefault(key, len(self._numbers))
 
 
 @dataclass(slots=True)

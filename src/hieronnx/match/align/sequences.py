@@ -101,9 +101,9 @@ def longest_rising(values: Sequence[int]) -> list[int]:
 
 
 def exchange_partners(
-    pairs: Sequence[tuple[int | None, int | None]], votes: Mapping[tuple[int | None, int | None], float]
-) -> list[tuple[int | None, int | None]]:
-    """Let pairs exchange partners as long as two of them have more votes so; None stands for no partner."""
+    pairs: Sequence[tuple[int, int]], votes: Mapping[tuple[int, int | None], float]
+) -> list[tuple[int, int]]:
+    """Let pairs exchange partners as long as two of them have more votes so."""
     current = set(pairs)
     wanted = {item for pair in votes if pair not in current for item in pair}
     movable = [pair for pair in pairs if not wanted.isdisjoint(pair)]

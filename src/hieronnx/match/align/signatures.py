@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.building import attribute_value_key, view_model
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode
-from hieronnx.match.align.numbering import Interner, Side
+from hieronnx.match.align.numbering import Side
 
 
 class OperatorForm(NamedTuple):

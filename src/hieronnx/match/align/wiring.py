@@ -14,6 +14,7 @@ from itertools import chain
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.match.align.alignment import Alignment, pair_ends
 from hieronnx.match.align.numbering import NO_MATCH, Side
+from hieronnx.match.align.sequences import group
 
 
 class _UnmatchedRegions:
@@ -113,10 +114,7 @@ class Wiring:
 
     def _unused(self) -> Iterator[tuple[int, int]]:
         """Yield initializers that nobody reads, in pairs of one type, after those that others paired are known."""
-        waiting: dict[object, list[int]] = defaultdict(list)
-        for tensor in _unread(self.b):
-            if tensor not in self.tensor_in_a:
-                waiting[self.b.initializers[tensor]].append(tensor)
+        waiting = group((t for t in _unread(self.b) if t not in self.tensor_in_a), self.b.initializers.__getitem__)
         for tensor in _unread(self.a):
             if tensor not in self.tensor_in_b and waiting.get(self.a.initializers[tensor]):
                 yield tensor, waiting[self.a.initializers[tensor]].pop(0)

@@ -18,6 +18,7 @@ from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Node
+from hieronnx.match.align.sequences import group
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
 
@@ -204,9 +205,7 @@ def _judge_nodes(pair: Pair, moved: Transfer) -> Iterator[str]:
 
 def _group_rewritten(nodes: Iterable[Node]) -> tuple[RewrittenNodes, ...]:
     """Group the rewritten nodes by call and operator, those that do the work of most calls first."""
-    groups: dict[tuple[CallId, str], list[Node]] = defaultdict(list)
-    for node in nodes:
-        groups[node.scope, node.op_type].append(node)
+    groups = group(nodes, lambda node: (node.scope, node.op_type))
     rewritten = [
         RewrittenNodes(scope, op_type, len(members), tuple(dict.fromkeys(o for node in members for o in node.origins)))
         for (scope, op_type), members in groups.items()

@@ -70,20 +70,11 @@ def read_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
 
 
 def carry_scopes(
-    a: View,
-    scopes: Sequence[Attribution | None],
-    b: View,
-    tree: CallTree,
-    fixed: Mapping[int, int] | None = None,
+    a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree, fixed: Mapping[int, int] | None = None
 ) -> Carried:
-    """Attribute the nodes of B from those of A.
+    """Attribute the nodes of graph B from the scopes of the nodes of graph A, None where one has none.
 
-    Args:
-        a: The graph before.
-        scopes: The attribution of each of A's nodes; None where it has none.
-        b: The graph after.
-        tree: The calls.
-        fixed: Tensors of B that are known to be tensors of A, whatever their names.
+    `fixed` are tensors of B that are known to be tensors of A, whatever their names.
     """
     matcher = Matcher(a, b, fixed).run()
     nodes = _Attributor(scopes, tree, matcher).run()

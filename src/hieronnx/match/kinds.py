@@ -61,11 +61,8 @@ class OperatorKinds:
     ) -> tuple[tuple[int, ...], bool] | None:
         """Find the nodes of A that a node of B stands for, the maker of its output last, and whether that is sure.
 
-        Args:
-            index: The node of B.
-            graph: The graph of A to look in.
-            read: The tensors of A that the node of B reads, constants left out.
-            is_free: Whether nothing of B stands for a node of A yet.
+        The node reads the tensors `read` of A, constants left out; `graph` is the graph of A to look in, and `is_free`
+        says whether nothing of B stands for a node of A yet.
         """
         sources = self._sources(read)
         if len(self._by_reading.get((graph, sources), ())) > _MOST:

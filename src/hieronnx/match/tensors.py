@@ -19,9 +19,7 @@ from hieronnx.match.structure import Matcher
 def pair_constants(matcher: Matcher, work: Mapping[int, Sequence[int]]) -> dict[int, int]:
     """Return for nodes of B that compute constants the nodes of A that they stand for.
 
-    Args:
-        matcher: The graphs, matched; it learns which tensor of A each constant is.
-        work: For each node of B the nodes of A whose work it does.
+    `work` has for each node of B the nodes of A whose work it does. The matcher learns which tensor each constant is.
     """
     nodes: dict[int, int] = {}
     pending = list(work.items())

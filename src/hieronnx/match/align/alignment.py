@@ -60,15 +60,8 @@ class Alignment:
         graph_in_a: for each graph of B the graph of A that it was aligned with.
     """
 
-    def __init__(
-        self,
-        a: Side,
-        b: Side,
-        interner: Interner,
-        preference: Preference,
-        numbered: dict[tuple[int, int], NumberedGraph],
-    ) -> None:
-        self.a, self.b, self.interner, self.preference, self.numbered = a, b, interner, preference, numbered
+    def __init__(self, a: Side, b: Side, interner: Interner, preference: Preference) -> None:
+        self.a, self.b, self.interner, self.preference = a, b, interner, preference
         self.match_in_b = [NO_MATCH] * len(a.view.nodes)
         self.match_in_a = [NO_MATCH] * len(b.view.nodes)
         self.graph_in_a: dict[int, int] = {}
@@ -85,16 +78,12 @@ class Alignment:
             self.graph_in_a[graph_b] = graph_a
             _GraphAlignment(self, graph_a, graph_b).run()
             for index in self.a.view.nodes_in[graph_a]:
-                waiting += self._pair_bodies(index)
+                match = self.match_in_b[index]
+                bodies = self.b.view.nodes[match].bodies if match != NO_MATCH else ()
+                others = {self.b.view.graphs[g].label: g for g in bodies}
+                labels = ((g, self.a.view.graphs[g].label) for g in self.a.view.nodes[index].bodies)
+                waiting += [(g, others[label]) for g, label in labels if label in others]
         return self
-
-    def _pair_bodies(self, index: int) -> list[tuple[int, int]]:
-        bodies, match = self.a.view.nodes[index].bodies, self.match_in_b[index]
-        if not bodies or match == NO_MATCH:
-            return []
-        others = {self.b.view.graphs[g].label: g for g in self.b.view.nodes[match].bodies}
-        labels = ((g, self.a.view.graphs[g].label) for g in bodies)
-        return [(g, others[label]) for g, label in labels if label in others]
 
 
 def _signature(graph: NumberedGraph, node: int) -> Hashable:
@@ -143,9 +132,8 @@ class _GraphAlignment:
 
     def _number(self, which: int, side: Side, graph: int) -> NumberedGraph:
         """Number a graph; one that stands alone, which is what takes long, only once for all alignments."""
-        numbered = self.alignment.numbered.get((which, graph))
-        if numbered is not None:
-            return numbered
+        if graph in side.numbered:
+            return side.numbered[graph]
         inputs = {pair[which]: position for position, pair in enumerate(self.boundary)}
         outputs = group(range(len(self.outputs)), lambda position: self.outputs[position][which])
 
@@ -158,7 +146,7 @@ class _GraphAlignment:
 
         numbered = number_graph(side, graph, self.alignment.interner, leaf_key, outputs)
         if side.view.graphs[graph].owner is None:
-            self.alignment.numbered[which, graph] = numbered
+            side.numbered[graph] = numbered
         return numbered
 
     def _outer_key(self, which: int, side: Side, tensor: int) -> Hashable:
@@ -294,19 +282,17 @@ class _GraphAlignment:
             for i, j in pairs:
                 self._match(left_a[i], left_b[j])
 
-    def _find_gaps(self) -> Iterable[tuple[list[int], list[int]]]:
+    def _find_gaps(self) -> Iterator[tuple[list[int], list[int]]]:
         positions = {n: position for position, n in enumerate(self.b.order)}
         matched = [(i, positions[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
         fixed = [matched[at] for at in longest_rising([j for _, j in matched])]
-        gaps = []
         start_a = start_b = 0
         for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
             left_a = [n for n in self.a.order[start_a:end_a] if self.match_in_b[n] == NO_MATCH]
             left_b = [n for n in self.b.order[start_b:end_b] if self.match_in_a[n] == NO_MATCH]
             if left_a and left_b:
-                gaps.append((left_a, left_b))
+                yield left_a, left_b
             start_a, start_b = end_a + 1, end_b + 1
-        return gaps
 
 
 class _TieBreaker:

@@ -44,6 +44,8 @@ class Side:
     """For each initializer its contents if they are few, whether they count or not."""
     opsets: list[Mapping[str, int]]
     """For each graph the opset imports that hold in it."""
+    numbered: dict[int, NumberedGraph] = field(default_factory=dict)
+    """The graphs that were numbered once for all alignments."""
     output_positions: list[int] = field(init=False)
     """For each tensor its position among the outputs of the node that makes it."""
     input_positions: dict[int, int] = field(init=False)
@@ -107,14 +109,10 @@ class NumberedGraph:
 def number_graph(
     side: Side, graph: int, interner: Interner, leaf: Callable[[int], Hashable], outputs: Mapping[int, Iterable[int]]
 ) -> NumberedGraph:
-    """Number the nodes of a graph.
+    """Number the nodes of a graph; the interner is shared with the other side.
 
-    Args:
-        side: The model.
-        graph: The number of the graph.
-        interner: Shared with the other side.
-        leaf: Keys what the graph does not compute itself, alike on both sides.
-        outputs: For each tensor that is an output its positions among the outputs, alike on both sides.
+    `leaf` keys what the graph does not compute itself, and `outputs` has for each tensor that is an output its
+    positions among the outputs; both alike on both sides.
     """
     numbered = NumberedGraph(side, graph)
     _find_uses(numbered, interner)

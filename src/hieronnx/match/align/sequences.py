@@ -72,9 +72,7 @@ def _walk_back(steps: list[dict[int, int]], i: int, j: int) -> list[tuple[int, i
 
 def _align_by_rank(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pair the first of each item with the first, the second with the second, and keep what rises in both."""
-    positions: dict[Hashable, list[int]] = defaultdict(list)
-    for j in range(len(b) - 1, -1, -1):
-        positions[b[j]].append(j)
+    positions = group(reversed(range(len(b))), b.__getitem__)
     pairs = [(i, positions[item].pop()) for i, item in enumerate(a) if positions.get(item)]
     return [pairs[index] for index in longest_rising([j for _, j in pairs])]
 
@@ -82,16 +80,11 @@ def _align_by_rank(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[i
 def longest_rising(values: Sequence[int]) -> list[int]:
     """Return the positions of a longest strictly rising subsequence."""
     tails: list[int] = []
-    ends: list[int] = []
-    before: list[int] = []
+    ends, before = list[int](), list[int]()
     for position, value in enumerate(values):
         length = bisect_left(tails, value)
         before.append(ends[length - 1] if length else -1)
-        if length == len(tails):
-            tails.append(value)
-            ends.append(position)
-        else:
-            tails[length], ends[length] = value, position
+        tails[length : length + 1], ends[length : length + 1] = [value], [position]  # replace, or append
     rising = []
     position = ends[-1] if ends else -1
     while position >= 0:

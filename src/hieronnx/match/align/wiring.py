@@ -8,7 +8,7 @@ MatMul reads `c` instead of `r`; that follows from the Cast that was added, and 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from hieronnx.graph.view import NO_TENSOR
@@ -90,18 +90,13 @@ class Wiring:
                 yield of_a, of_b
 
     def _by_use(self) -> list[tuple[int, int]]:
-        votes: Counter[tuple[int, int]] = Counter()
-        for a, b in self.node_pairs():
-            read = zip(self.a.view.nodes[a].inputs, self.b.view.nodes[b].inputs, strict=False)
-            votes.update(pair for pair in read if self._are_held(*pair))
+        a, b = self.a.view, self.b.view
+        pairs: list[Iterable[tuple[int, int]]] = []
+        pairs += (zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False) for i, j in self.node_pairs())
         for graph_b, graph_a in sorted(self.alignment.graph_in_a.items()):
-            outputs_a, outputs_b = self.a.view.graphs[graph_a].outputs, self.b.view.graphs[graph_b].outputs
-            votes.update(pair for pair in pair_ends(self.a, outputs_a, self.b, outputs_b) if self._are_held(*pair))
-        names_a, names_b = self.a.view.names, self.b.view.names
-        return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), names_a[p[0]] != names_b[p[1]]))
-
-    def _are_held(self, of_a: int, of_b: int) -> bool:
-        return of_a in self.a.initializers and of_b in self.b.initializers
+            pairs.append(pair_ends(self.a, a.graphs[graph_a].outputs, self.b, b.graphs[graph_b].outputs))
+        votes = Counter(p for p in chain(*pairs) if p[0] in self.a.initializers and p[1] in self.b.initializers)
+        return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), a.names[p[0]] != b.names[p[1]]))
 
     def _same_type(self, of_a: int, of_b: int) -> bool:
         return self.a.initializers[of_a] == self.b.initializers[of_b]

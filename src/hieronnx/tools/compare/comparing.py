@@ -14,7 +14,7 @@ from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Attribution
 from hieronnx.match.align.alignment import Alignment, Preference
-from hieronnx.match.align.numbering import NumberedGraph, Side
+from hieronnx.match.align.numbering import Side
 from hieronnx.match.align.signatures import make_side
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
@@ -56,13 +56,12 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
     interner = Interner()
     side_a = _open_side(a, opened_a, interner, values)
     side_b = _open_side(b, opened_b, interner, values)
-    numbered: dict[tuple[int, int], NumberedGraph] = {}
     best: tuple[CompareResult, Wiring] | None = None
     no_names = set(side_a.view.names).isdisjoint(filter(None, side_b.view.names))
     for preference in _PREFERENCES:
         if no_names and preference.initializer_names:
             break
-        wiring = Wiring(Alignment(side_a, side_b, interner, preference, numbered).run())
+        wiring = Wiring(Alignment(side_a, side_b, interner, preference).run())
         result = find_differences(wiring, opened_a, opened_b, names=names, values=values)
         if best is None or result.size <= best[0].size:
             best = result, wiring

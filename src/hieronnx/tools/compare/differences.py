@@ -89,9 +89,6 @@ def _name(side: Side, tensor: int) -> str:
     return _ABSENT if tensor == NO_TENSOR else side.view.names[tensor]
 
 
-# -- signatures -------------------------------------------------------------------------------------------
-
-
 def _compare_signatures(a: Side, node_a: int, b: Side, node_b: int) -> Iterator[Difference]:
     """Yield the respects in which two nodes of one operator differ, apart from what they read."""
     if a.signatures[node_a] == b.signatures[node_b]:
@@ -277,9 +274,6 @@ def _compare_functions(a: ir.Model, b: ir.Model) -> Mapping[str, Kind]:
 
 def _declared(function: ir.Function) -> Mapping[str, Hashable]:
     return {name: attribute_value_key(a) if a.value is not None else a.type for name, a in function.attributes.items()}
-
-
-# -- notes ------------------------------------------------------------------------------------------------
 
 
 def _list_notes(wiring: Wiring, a: OpenedModel, b: OpenedModel) -> Iterator[str]:

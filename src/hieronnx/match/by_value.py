@@ -33,9 +33,7 @@ def pair_by_fingerprints(
 ) -> dict[int, int]:
     """Return for tensors of B the tensors of A that hold the same values: found class by class of equal ones."""
     number = Values(a).number
-    first: dict[int, int] = {}
-    for tensor in prints_a:  # equal computations count once
-        first.setdefault(number[tensor], tensor)
+    first = {number[tensor]: tensor for tensor in reversed(list(prints_a))}  # equal computations count once
     index = FingerprintIndex((tensor, prints_a[tensor]) for tensor in first.values())
     classes: dict[frozenset[int], list[int]] = defaultdict(list)
     for tensor, fingerprint in prints_b.items():

@@ -17,7 +17,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Side, number_graph
 from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, longest_rising
@@ -60,8 +59,8 @@ class Alignment:
         graph_in_a: for each graph of B the graph of A that it was aligned with.
     """
 
-    def __init__(self, a: Side, b: Side, interner: Interner, preference: Preference) -> None:
-        self.a, self.b, self.interner, self.preference = a, b, interner, preference
+    def __init__(self, a: Side, b: Side, preference: Preference) -> None:
+        self.a, self.b, self.preference = a, b, preference
         self.match_in_b = [NO_MATCH] * len(a.view.nodes)
         self.match_in_a = [NO_MATCH] * len(b.view.nodes)
         self.graph_in_a: dict[int, int] = {}
@@ -144,7 +143,7 @@ class _GraphAlignment:
                 return "held", side.initializers[tensor]
             return "outer", self._outer_key(which, side, tensor)
 
-        numbered = number_graph(side, graph, self.alignment.interner, leaf_key, outputs)
+        numbered = number_graph(side, graph, leaf_key, outputs)
         if side.view.graphs[graph].owner is None:
             side.numbered[graph] = numbered
         return numbered

@@ -38,7 +38,7 @@ def make_side(model: ir.Model, interner: Interner, *, values: bool) -> Side:
     signatures = [interner.intern(_sign(node, view, opsets[node.graph])) for node in view.nodes]
     operators = [interner.intern(("operator", *_operator(node))) for node in view.nodes]
     held = {tensor: (view.types[tensor], content if values else None) for tensor, content in view.constants.items()}
-    return Side(view, signatures, operators, held, view.constants, opsets)
+    return Side(view, interner, signatures, operators, held, view.constants, opsets)
 
 
 def _digest_small(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,9 @@ def transfer(pair: Pair) -> Transfer:
     """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
     carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.known)
-    filled = fill_gaps(pair.b, carried.nodes, before.tree)
-    hierarchy = Hierarchy(
-        modules=before.modules,
-        calls=_carry_calls(pair, carried),
-        nodes=make_nodes(pair.b, filled),
-        initializers=tuple(_carry_initializers(pair, carried)),
-        model=before.model,
-    )
-    return Transfer(carried, hierarchy)
+    nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
+    calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
+    return Transfer(carried, Hierarchy(before.modules, calls, nodes, initializers, before.model))
 
 
 def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
@@ -148,21 +142,16 @@ def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
     """Return the calls, with the tensors that they received and returned by their names in graph B."""
 
     def move(bound: BoundTensor) -> BoundTensor:
-        of_a = None if bound.tensor is None else pair.a.find_tensor(bound.graph, bound.tensor)
+        of_a = pair.a.find_tensor(bound.graph, bound.tensor)
         of_b = None if of_a is None else carried.tensors[of_a]
-        if of_b is None:
-            return BoundTensor(bound.name, None)
-        graph, name = pair.b.tensor_key(of_b)
+        graph, name = ("", None) if of_b is None else pair.b.tensor_key(of_b)
         return BoundTensor(bound.name, name, graph)
 
-    return tuple(
-        replace(
-            call,
-            received=None if call.received is None else tuple(map(move, call.received)),
-            returned=None if call.returned is None else tuple(map(move, call.returned)),
-        )
-        for call in pair.hierarchy.calls
-    )
+    def move_all(bound: Sequence[BoundTensor] | None) -> tuple[BoundTensor, ...] | None:
+        return None if bound is None else tuple(map(move, bound))
+
+    calls = pair.hierarchy.calls
+    return tuple(replace(c, received=move_all(c.received), returned=move_all(c.returned)) for c in calls)
 
 
 # -- what the tool did ------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
     for preference in _PREFERENCES:
         if no_names and preference.initializer_names:
             break
-        wiring = Wiring(Alignment(side_a, side_b, interner, preference).run())
+        wiring = Wiring(Alignment(side_a, side_b, preference).run())
         result = find_differences(wiring, opened_a, opened_b, names=names, values=values)
         if best is None or result.size <= best[0].size:
             best = result, wiring

@@ -59,7 +59,7 @@ class Values:
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             if not (node.op in COPY_OPS or node.op == "Constant") or not self._number_copy(node):
-                key = self.key(index, node)
+                key = self.key(index)
                 for position, output in enumerate(node.outputs):
                     if output != NO_TENSOR:
                         self.number[output] = self._interner.intern((key, position))
@@ -121,8 +121,9 @@ class Values:
         number = node.attribute("to")
         return ir.DataType(number) if isinstance(number, int) else None
 
-    def key(self, index: int, node: ViewNode) -> Hashable:
+    def key(self, index: int) -> Hashable:
         """Key a node by its operator, attributes and inputs; one with bodies, or a random one, equals only itself."""
+        node = self._view.nodes[index]
         if node.bodies or node.op in RANDOM_OPS:
             return "node", index
         if node.op == "Constant":

@@ -59,7 +59,7 @@ class Matcher:
         self.matches: dict[int, Match] = {}
         self.tensor_in_a: list[int | None] = [None] * len(b.names)
         self.passed_on: dict[int, int | None] = {}
-        self.graph_in_a: dict[int, int] = {0: 0}
+        self.graph_in_a: dict[int, int] = {}
         self._fixed = fixed or {}
         """Tensors of B that are known to be tensors of A, whatever their names."""
         self._fixed_in_a = set(self._fixed.values())
@@ -75,7 +75,7 @@ class Matcher:
 
     def run(self) -> Matcher:
         """Match every node of B, the bodies of a control-flow node right after the node itself."""
-        self._add_tensors(self._pair_ends(self.a.graphs[0].inputs, self.b.graphs[0].inputs))
+        self._pair_graphs(0, 0)
         functions = {graph.key: number for number, graph in reversed(list(enumerate(self.a.graphs)))}
         for number, graph in enumerate(self.b.graphs[1:], 1):
             if graph.owner is None and graph.key in functions:
@@ -321,7 +321,7 @@ class Matcher:
             return None
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
         chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)] or same
-        classes = {self.values.key(n, self.a.nodes[n]) for n in chosen}
+        classes = {self.values.key(n) for n in chosen}
         return Match((chosen[0],), True) if len(classes) == 1 else None
 
     def _is_in_b(self, node: int) -> bool:

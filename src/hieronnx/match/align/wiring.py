@@ -7,7 +7,7 @@ MatMul reads `c` instead of `r`; that follows from the Cast that was added, and 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
@@ -17,33 +17,22 @@ from hieronnx.match.align.numbering import NO_MATCH, Side
 from hieronnx.match.align.sequences import group
 
 
-class _UnmatchedRegions:
-    """The nodes of one side that have no match, joined where one feeds the other."""
-
-    def __init__(self, side: Side, matches: Sequence[int]) -> None:
-        self._above: dict[int, int] = {index: index for index, match in enumerate(matches) if match == NO_MATCH}
-        self._side = side
-        for index in self._above:
-            for tensor in side.view.nodes[index].reads:
-                producer = side.view.producers[tensor]
-                if producer in self._above:
-                    self._above[self.find(producer)] = self.find(index)
-        self.reads: dict[int, set[int]] = defaultdict(set)
-        """What each region reads."""
-        for index in self._above:
-            self.reads[self.find(index)].update(side.view.nodes[index].reads)
-
-    def find(self, node: int) -> int:
-        """Return the region of an unmatched node."""
-        while self._above[node] != node:
-            self._above[node] = self._above[self._above[node]]
-            node = self._above[node]
-        return node
-
-    def behind(self, tensor: int) -> int | None:
-        """Return the region that makes a tensor, if one does."""
-        producer = None if tensor == NO_TENSOR else self._side.view.producers[tensor]
-        return self.find(producer) if producer is not None and producer in self._above else None
+def _find_reads(side: Side, matches: Sequence[int]) -> dict[int | None, set[int]]:
+    """Return for each node without a match what its region reads: such nodes, joined where one feeds the other."""
+    view = side.view
+    unmatched = [n for n, match in enumerate(matches) if match == NO_MATCH]
+    members: dict[int | None, list[int]] = {n: [n] for n in unmatched}
+    reads: dict[int | None, set[int]] = {n: set(view.nodes[n].reads) for n in unmatched}
+    for node in unmatched:
+        for producer in {view.producers[t] for t in view.nodes[node].reads} & reads.keys():
+            if members[producer] is not members[node]:
+                small, large = sorted((node, producer), key=lambda n: len(members[n]))
+                moved = members[small]
+                members[large] += moved
+                reads[large] |= reads[small]
+                for n in moved:
+                    members[n], reads[n] = members[large], reads[large]
+    return reads
 
 
 class Wiring:
@@ -52,8 +41,8 @@ class Wiring:
     def __init__(self, alignment: Alignment) -> None:
         self.alignment = alignment
         self.a, self.b = alignment.a, alignment.b
-        self._unmatched_a = _UnmatchedRegions(self.a, alignment.match_in_b)
-        self._unmatched_b = _UnmatchedRegions(self.b, alignment.match_in_a)
+        self._reads_a = _find_reads(self.a, alignment.match_in_b)
+        self._reads_b = _find_reads(self.b, alignment.match_in_a)
         self.tensor_in_b: dict[int, int] = {}
         """For each tensor of A the tensor of B."""
         self.tensor_in_a: dict[int, int] = {}
@@ -128,12 +117,13 @@ class Wiring:
         if NO_TENSOR in (of_a, of_b):
             return False
         gone, new = of_a not in self.tensor_in_b, of_b not in self.tensor_in_a
-        region_a, region_b = self._unmatched_a.behind(of_a), self._unmatched_b.behind(of_b)
+        reads_a = self._reads_a.get(self.a.view.producers[of_a])
+        reads_b = self._reads_b.get(self.b.view.producers[of_b])
         if gone and new:  # replaced by something else; but not one initializer by another
-            return region_a is not None or region_b is not None
+            return reads_a is not None or reads_b is not None
         if new:
-            return region_b is not None and self.tensor_in_b[of_a] in self._unmatched_b.reads[region_b]
-        return gone and region_a is not None and self.tensor_in_a[of_b] in self._unmatched_a.reads[region_a]
+            return reads_b is not None and self.tensor_in_b[of_a] in reads_b
+        return gone and reads_a is not None and self.tensor_in_a[of_b] in reads_a
 
 
 def _unread(side: Side) -> list[int]:

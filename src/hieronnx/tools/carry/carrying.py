@@ -69,7 +69,7 @@ def carry(
         check_output(Path(output), list_own_files(original))
     moved = transfer(pair)
     before, after = ViewedFile(pair.before, pair.a), ViewedFile(pair.after, pair.b)
-    check_related(before, after, moved.carried.tensors, pair.known)
+    check_related(before, after, moved.carried.tensors, pair.fixed)
     result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
     if output is None:
         return result
@@ -80,7 +80,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
     """Say so if a tool renamed everything and structure alone did not tell enough."""
     nodes = moved.hierarchy.nodes
     weak = sum(node.evidence in _WEAK for node in nodes)
-    if pair.known is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
+    if pair.fixed is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
         yield (
             f"the tool renamed the tensors, and structure alone leaves {weak} of {len(nodes)} nodes to be guessed; "
             "--by-value (by_value=True) runs both models and finds more"
@@ -121,7 +121,7 @@ class Transfer:
 def transfer(pair: Pair) -> Transfer:
     """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
-    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.known)
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.fixed)
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
     return Transfer(carried, Hierarchy(before.modules, calls, nodes, initializers, before.model))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
@@ -19,6 +18,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.match.by_value import pair_by_fingerprints
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
+from hieronnx.tools.adapters.calibration import GraphInput, draw_feeds
 
 _DYNAMIC_SIZES = (4, 2, 1)
 
@@ -32,7 +32,7 @@ class Pair:
     hierarchy: Hierarchy
     a: View
     b: View
-    known: Mapping[int, int] | None = None
+    fixed: Mapping[int, int] | None = None
     """Tensors of the graph after that hold the values of one before, where both were run to find out."""
 
 
@@ -82,7 +82,7 @@ def run_pair(pair: Pair, inputs: Mapping[str, Array] | None) -> Pair:
         feeds = _choose_feeds(runner_a, runner_b, inputs)
         prints_a = _take_fingerprints(runner_a, feeds, pair.a)
         prints_b = _take_fingerprints(runner_b, _fit(runner_b.inputs, runner_a.inputs, feeds), pair.b)
-    return replace(pair, known=pair_by_fingerprints(pair.a, pair.b, prints_a, prints_b))
+    return replace(pair, fixed=pair_by_fingerprints(pair.a, pair.b, prints_a, prints_b))
 
 
 def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> Mapping[str, Array]:
@@ -105,18 +105,14 @@ def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> M
     raise HieronnxError(f"{failure}; give inputs of your own, an array for each") from failure
 
 
-def _draw_inputs(inputs: Iterable[FileInput], dynamic_size: int) -> dict[str, Array]:
-    """Draw inputs: normal floats, and 0 or 1 for all else, which is good for ids and masks alike."""
-    random = np.random.default_rng(0)
-    drawn: dict[str, Array] = {}
+def _draw_inputs(inputs: Iterable[FileInput], dynamic_size: int) -> Mapping[str, Array]:
+    wanted = []
     for item in inputs:
         if item.dtype is None:
             raise HieronnxError(f"the input '{item.name}' is not a tensor of numbers; it cannot be drawn at random")
         shape = tuple(dynamic_size if size is None else size for size in item.shape or ())
-        floating = np.issubdtype(item.dtype, np.floating)
-        values = random.standard_normal(shape) if floating else random.integers(0, 2, shape)
-        drawn[item.name] = np.asarray(values).astype(item.dtype)
-    return drawn
+        wanted.append(GraphInput(item.name, item.dtype, shape))
+    return draw_feeds(wanted, 1)[0]
 
 
 def _fit(wanted: Sequence[FileInput], given: Sequence[FileInput], feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,7 +9,7 @@ that comes first in A does not come later in B), then the nearest work upstream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import or_
 from typing import TypeAlias
@@ -30,16 +30,14 @@ def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int
     a, b = matcher.a, matcher.b
     order = _Order(a, region, b, members)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
-    readings_a, readings_b = _key_readings(matcher, members, region)
-    for free, nodes in _group_alike(claims, region, readings_b.__getitem__, readings_a.__getitem__):
+    for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
         if len(free) == len(nodes):
             claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
     order.add_claims(claims)
     # The name of an operator without its domain: what a tool writes in its own does the same work.
-    types_a, types_b = (
-        {n: view.nodes[n].op.rpartition("::")[2] for n in nodes} for view, nodes in ((a, region), (b, members))
-    )
-    for free, nodes in _group_alike(claims, region, types_b.__getitem__, types_a.__getitem__):
+    types_a = {n: a.nodes[n].op.rpartition("::")[2] for n in region}
+    types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
+    for free, nodes in _group_alike(claims, region, types_a, types_b):
         claims.update(_claim_in_order(free, nodes, order))
     _claim_behind(matcher, claims, region)
     idle = [member for member, claimed in claims.items() if not claimed]
@@ -74,12 +72,12 @@ def _key_readings(
 
 
 def _group_alike(
-    claims: Claims, region: Sequence[int], key_b: Callable[[int], Hashable], key_a: Callable[[int], Hashable]
+    claims: Claims, region: Sequence[int], keys_a: Mapping[int, Hashable], keys_b: Mapping[int, Hashable]
 ) -> list[tuple[list[int], list[int]]]:
     """Return the nodes of B without a claim, with the unclaimed nodes of A that have the same key."""
     taken = {n for claimed in claims.values() for n in claimed}
-    members = group(sorted(member for member, claimed in claims.items() if not claimed), key_b)
-    nodes = group((n for n in region if n not in taken), key_a)
+    members = group(sorted(member for member, claimed in claims.items() if not claimed), keys_b.__getitem__)
+    nodes = group((n for n in region if n not in taken), keys_a.__getitem__)
     return [(free, nodes[key]) for key, free in members.items() if key is not None and key in nodes]
 
 

@@ -13,8 +13,9 @@ order that comes from the structure. Last, nodes that are alike swap their match
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR
@@ -114,6 +115,7 @@ class _GraphAlignment:
         self.boundary = pair_ends(a, a.inputs(graph_a), b, b.inputs(graph_b))
         """Pairs of tensors that come from outside: inputs, and what is captured."""
         self.outputs = pair_ends(a, a.view.graphs[graph_a].outputs, b, b.view.graphs[graph_b].outputs)
+        self.outputs_by_a = group(self.outputs, lambda pair: pair[0])
         self.a, self.b = self._number(0, a, graph_a), self._number(1, b, graph_b)
         captured_a, captured_b = (
             {
@@ -165,16 +167,16 @@ class _GraphAlignment:
         """Match what can be matched: first what is alike in every respect, last what has changed in some."""
         preference = self.alignment.preference
         if preference.initializer_names:
-            self._match_unique(_initializer_names)
+            self._match_alike(_initializer_names)
         if preference.output_names:
-            self._match_unique(_output_name)
+            self._match_alike(_output_name)
         for _ in range(2):  # the second time for those that the first made the only ones
-            self._match_unique(lambda g, n: (g.around[n], g.inside.get(n)))
+            self._match_alike(lambda g, n: (g.around[n], g.inside.get(n)))
             if preference.from_below:
-                self._match_unique(lambda g, n: g.down[n])
-            self._match_unique(lambda g, n: g.up[n])
+                self._match_alike(lambda g, n: g.down[n])
+            self._match_alike(lambda g, n: g.up[n])
             self._spread_to_producers(_signature)
-            self._match_unique(lambda g, n: g.down[n])
+            self._match_alike(lambda g, n: g.down[n])
             self._spread(_signature)
         self._match_in_order(lambda g, n: g.near[n])
         self._spread(_signature)
@@ -183,12 +185,12 @@ class _GraphAlignment:
         self._spread_all(_operator)
         self._match_in_order(_operator)
         self._spread(_operator)
-        self._match_copies(lambda g, n: g.around[n])
-        self._match_copies(lambda g, n: g.up[n])
-        ties = _TieBreaker(self)
-        ties.swap_equal_nodes()
+        self._match_alike(lambda g, n: g.around[n], copies=True)
+        self._match_alike(lambda g, n: g.up[n], copies=True)
+        self._swap_equal_nodes()
         if not preference.output_names:
-            ties.move_upstream()
+            _move_upstream(self.a, self.match_in_b, self.b.side, self.match_in_a)
+            _move_upstream(self.b, self.match_in_a, self.a.side, self.match_in_b)
         self._spread_all(_signature)
 
     def _match(self, a: int, b: int) -> None:
@@ -197,25 +199,20 @@ class _GraphAlignment:
         self.unmatched[1] -= 1
         self.new.append((a, b))
 
-    def _match_unique(self, key: _Key) -> None:
-        """Match nodes that are on each side the only unmatched one with their key; None is no key."""
-        for nodes, others in self._group_unmatched(key):
-            if len(nodes) == len(others) == 1:
-                self._match(nodes[0], others[0])
+    def _match_alike(self, key: _Key, *, copies: bool = False) -> None:
+        """Match nodes that are on each side the only unmatched one with their key; None is no key.
 
-    def _match_copies(self, key: _Key) -> None:
-        """Match what is left and alike, one with one: copies of a computation, of which any may be any."""
-        for nodes, others in self._group_unmatched(key):
-            for a, b in zip(nodes, others, strict=False):
-                self._match(a, b)
-
-    def _group_unmatched(self, key: _Key) -> Iterable[tuple[list[int], list[int]]]:
-        """Return the unmatched nodes that have the same key, of both sides."""
+        With `copies` also where there are several: copies of a computation, of which any may be any.
+        """
         if not all(self.unmatched):
-            return []
-        free = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), lambda n: key(self.a, n))
-        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), lambda n: key(self.b, n))
-        return [(nodes, others[value]) for value, nodes in free.items() if value is not None and value in others]
+            return
+        nodes = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), partial(key, self.a))
+        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), partial(key, self.b))
+        for value, of_a in nodes.items():
+            of_b = others.get(value, ())
+            if value is not None and (copies or len(of_a) == len(of_b) == 1):
+                for a, b in zip(of_a, of_b, strict=False):
+                    self._match(a, b)
 
     # Spreading -------------------------------------------------------------------------------------------
 
@@ -276,12 +273,6 @@ class _GraphAlignment:
         """Align what is left between the matches that come in the same order on both sides."""
         if not all(self.unmatched):
             return
-        for left_a, left_b in self._find_gaps():
-            pairs = align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b])
-            for i, j in pairs:
-                self._match(left_a[i], left_b[j])
-
-    def _find_gaps(self) -> Iterator[tuple[list[int], list[int]]]:
         positions = {n: position for position, n in enumerate(self.b.order)}
         matched = [(i, positions[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
         fixed = [matched[at] for at in longest_rising([j for _, j in matched])]
@@ -289,23 +280,16 @@ class _GraphAlignment:
         for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
             left_a = [n for n in self.a.order[start_a:end_a] if self.match_in_b[n] == NO_MATCH]
             left_b = [n for n in self.b.order[start_b:end_b] if self.match_in_a[n] == NO_MATCH]
-            if left_a and left_b:
-                yield left_a, left_b
+            for i, j in align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b]):
+                self._match(left_a[i], left_b[j])
             start_a, start_b = end_a + 1, end_b + 1
 
+    # Ties ------------------------------------------------------------------------------------------------
 
-class _TieBreaker:
-    """Swaps matches among nodes that are alike, by what their readers read."""
-
-    def __init__(self, aligned: _GraphAlignment) -> None:
-        self._a, self._b = aligned.a, aligned.b
-        self._match_in_b, self._match_in_a = aligned.match_in_b, aligned.match_in_a
-        self._outputs = group(aligned.outputs, lambda pair: pair[0])
-
-    def swap_equal_nodes(self) -> None:
+    def _swap_equal_nodes(self) -> None:
         """Let nodes that compute the same swap matches, so that most of their readers' matches read their match."""
-        unmatched = group((n for n in self._b.order if self._match_in_a[n] == NO_MATCH), self._b.up.__getitem__)
-        for number, equals in group(self._a.order, self._a.up.__getitem__).items():
+        unmatched = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), self.b.up.__getitem__)
+        for number, equals in group(self.a.order, self.a.up.__getitem__).items():
             free = unmatched.get(number, ())
             if len(equals) + len(free) > 1:
                 self._swap(equals, free)
@@ -314,55 +298,53 @@ class _TieBreaker:
         votes: dict[tuple[int, int | None], float] = defaultdict(float)
         for node, match, weight in self._find_votes(equals):
             votes[node, match] += weight
-        pairs = [*((node, self._match_in_b[node]) for node in equals), *((NO_MATCH, node) for node in free)]
+        pairs = [*((node, self.match_in_b[node]) for node in equals), *((NO_MATCH, node) for node in free)]
         for a, b in exchange_partners(pairs, votes):
             if a != NO_MATCH:
-                self._match_in_b[a] = b
+                self.match_in_b[a] = b
             if b != NO_MATCH:
-                self._match_in_a[b] = a
+                self.match_in_a[b] = a
 
     def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int | None, float]]:
         """Yield for each use of an output the node of B that is used there, and what that says.
 
         A reader of several of these nodes is one node that may have changed: all its votes together count as one.
         """
-        nodes = self._a.side.view.nodes
+        nodes = self.a.side.view.nodes
         own = {tensor for node in equals for tensor in nodes[node].outputs}
         weights: dict[int, float] = {}
         for node in equals:
             for position, tensor in enumerate(nodes[node].outputs):
-                for reader, at in self._a.uses.get(tensor, ()):
-                    match = self._match_in_b[reader]
-                    inputs = () if match == NO_MATCH else self._b.side.view.nodes[match].inputs
+                for reader, at in self.a.uses.get(tensor, ()):
+                    match = self.match_in_b[reader]
+                    inputs = () if match == NO_MATCH else self.b.side.view.nodes[match].inputs
                     if 0 <= at < len(inputs):
                         if reader not in weights:
                             weights[reader] = 1 / sum(t in own for t in nodes[reader].inputs)
                         yield node, self._find_maker(inputs[at], position), weights[reader]
-                yield from ((node, self._find_maker(of_b, position), 1) for _, of_b in self._outputs.get(tensor, ()))
+                for _, of_b in self.outputs_by_a.get(tensor, ()):
+                    yield node, self._find_maker(of_b, position), 1
 
     def _find_maker(self, tensor: int, position: int) -> int | None:
         """Return the node of B that makes a tensor as its output at a position."""
-        is_made = tensor != NO_TENSOR and self._b.side.output_positions[tensor] == position
-        return self._b.side.view.producers[tensor] if is_made else None
+        is_made = tensor != NO_TENSOR and self.b.side.output_positions[tensor] == position
+        return self.b.side.view.producers[tensor] if is_made else None
 
-    def move_upstream(self) -> None:
-        """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
 
-        The readers of the second then read something that was put in between; those of the first could not.
-        """
-        self._move_upstream(self._a, self._match_in_b, self._b.side, self._match_in_a)
-        self._move_upstream(self._b, self._match_in_a, self._a.side, self._match_in_b)
+def _move_upstream(graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
+    """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
 
-    def _move_upstream(self, graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
-        side = graph.side
-        for node in [n for n in reversed(graph.order) if matches[n] == NO_MATCH]:
-            readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
-            feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
-            for follower, _ in readers:
-                match = matches[follower]
-                if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
-                    matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
-                    break
+    The readers of the second then read something that was put in between; those of the first could not.
+    """
+    side = graph.side
+    for node in [n for n in reversed(graph.order) if matches[n] == NO_MATCH]:
+        readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
+        feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
+        for follower, _ in readers:
+            match = matches[follower]
+            if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
+                matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
+                break
 
 
 def _find_feeder(side: Side, reader: int, position: int) -> int | None:

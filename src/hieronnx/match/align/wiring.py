@@ -8,7 +8,7 @@ MatMul reads `c` instead of `r`; that follows from the Cast that was added, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from hieronnx.graph.view import NO_TENSOR
@@ -80,11 +80,11 @@ class Wiring:
 
     def _by_use(self) -> list[tuple[int, int]]:
         a, b = self.a.view, self.b.view
-        pairs: list[Iterable[tuple[int, int]]] = []
-        pairs += (zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False) for i, j in self.node_pairs())
-        for graph_b, graph_a in sorted(self.alignment.graph_in_a.items()):
-            pairs.append(pair_ends(self.a, a.graphs[graph_a].outputs, self.b, b.graphs[graph_b].outputs))
-        votes = Counter(p for p in chain(*pairs) if p[0] in self.a.initializers and p[1] in self.b.initializers)
+        read = (pair for i, j in self.node_pairs() for pair in zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False))
+        graphs = ((a.graphs[i], b.graphs[j]) for j, i in sorted(self.alignment.graph_in_a.items()))
+        given = (pair for g, h in graphs for pair in pair_ends(self.a, g.outputs, self.b, h.outputs))
+        held = (p for p in chain(read, given) if p[0] in self.a.initializers and p[1] in self.b.initializers)
+        votes = Counter(held)
         return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), a.names[p[0]] != b.names[p[1]]))
 
     def _same_type(self, of_a: int, of_b: int) -> bool:

@@ -25,15 +25,12 @@ _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
 _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
 
 
-class Interner:
+class Interner(dict[Hashable, int]):
     """Gives equal things equal numbers."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def intern(self, key: Hashable) -> int:
-        """Return the number of a key, the same each time."""
-        return self._numbers.setdefault(key, len(self._numbers))
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = len(self)
+        return number
 
 
 class Values:
@@ -54,7 +51,7 @@ class Values:
         for tensor, producer in enumerate(view.producers):
             if producer is None:
                 content = view.constants.get(tensor)
-                self.number[tensor] = self._interner.intern(("constant", content) if content else ("leaf", tensor))
+                self.number[tensor] = self._interner[("constant", content) if content else ("leaf", tensor)]
                 self._keep_content(tensor, content)
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
@@ -62,7 +59,7 @@ class Values:
                 key = self.key(index)
                 for position, output in enumerate(node.outputs):
                     if output != NO_TENSOR:
-                        self.number[output] = self._interner.intern((key, position))
+                        self.number[output] = self._interner[key, position]
             for output in node.makes:
                 self.source[output] = self.number[output] if node.passes_on is None else self.source[node.passes_on]
 
@@ -77,7 +74,7 @@ class Values:
         output = node.outputs[0]
         if node.op == "Constant":
             content = node.attribute("value")
-            self.number[output] = self._interner.intern(("constant", content))
+            self.number[output] = self._interner["constant", content]
             self._keep_content(output, content)
             return content is not None
         if node.inputs[0] == NO_TENSOR:
@@ -95,7 +92,7 @@ class Values:
         with np.errstate(all="ignore"):  # cast as ONNX does
             converted = np.frombuffer(elements, dtype.numpy()).astype(after.numpy()).tobytes()
         self._contents[output] = after, shape, converted
-        self.number[output] = self._interner.intern(("constant", self._contents[output]))
+        self.number[output] = self._interner["constant", self._contents[output]]
         return True
 
     def elements(self, tensor: int) -> np.ndarray | None:

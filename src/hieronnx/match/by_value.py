@@ -12,7 +12,6 @@ lies between these fixed points is for the rules of carry.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 
@@ -35,11 +34,7 @@ def pair_by_fingerprints(
     number = Values(a).number
     first = {number[tensor]: tensor for tensor in reversed(list(prints_a))}  # equal computations count once
     index = FingerprintIndex((tensor, prints_a[tensor]) for tensor in first.values())
-    classes: dict[frozenset[int], list[int]] = defaultdict(list)
-    for tensor, fingerprint in prints_b.items():
-        equal = _find_equal(index, fingerprint, prints_a)
-        if equal:
-            classes[equal].append(tensor)
+    classes = group(prints_b, lambda tensor: _find_equal(index, prints_b[tensor], prints_a))
     pairs: dict[int, int] = {}
     for members_a, members_b in classes.items():
         pairs.update(_pair_class(a, b, sorted(members_a), members_b))

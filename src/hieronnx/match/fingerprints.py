@@ -8,13 +8,14 @@ not. All of these move by no more than the values do, so that near tensors have 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from hieronnx.match.align.sequences import group
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -183,11 +184,10 @@ class FingerprintIndex:
     """Tensors to be found by their values."""
 
     def __init__(self, items: Iterable[tuple[int, Fingerprint]]) -> None:
-        groups: dict[tuple[int, tuple[int, int, int]], list[tuple[float, int, Fingerprint]]] = defaultdict(list)
-        for number, item in items:
-            groups[item.size, item.counts].append((item.scale, number, item))
-        self._groups = {key: sorted(group, key=lambda item: item[:2]) for key, group in groups.items()}
-        self._scales = {key: [scale for scale, _, _ in group] for key, group in self._groups.items()}
+        scaled = ((item.scale, number, item) for number, item in items)
+        groups = group(scaled, lambda item: (item[2].size, item[2].counts))
+        self._groups = {key: sorted(members, key=lambda item: item[:2]) for key, members in groups.items()}
+        self._scales = {key: [scale for scale, _, _ in members] for key, members in self._groups.items()}
 
     def find(self, wanted: Fingerprint, tolerance: float) -> list[tuple[float, int]]:
         """Return the tensors of nearly these values, each with its distance, the nearest first."""

@@ -314,9 +314,8 @@ class Matcher:
         """Find the node of A with the same operator, attributes and inputs, whatever their names."""
         node = self.b.nodes[index]
         graph = self.graph_in_a.get(node.graph)
-        if graph is None or not node.inputs or node.bodies:
-            return None
-        key = self._structure_key(node, graph, self._number_in_b)
+        is_comparable = graph is not None and node.inputs and not node.bodies
+        key = self._structure_key(node, graph, self._number_in_b) if is_comparable else None
         if key is None:
             return None
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
@@ -329,7 +328,7 @@ class Matcher:
         names = self.a.names
         return any(t in self._fixed_in_a or names[t] in self._names_in_b for t in self.a.nodes[node].makes)
 
-    def _structure_key(self, node: ViewNode, graph: int, number: Callable[[int], Hashable]) -> Hashable:
+    def _structure_key(self, node: ViewNode, graph: int | None, number: Callable[[int], Hashable]) -> Hashable:
         """Key a node by operator and inputs, constants all alike; None if an input is unknown, or none is computed."""
         inputs = tuple(number(t) for t in node.inputs)
         if None in inputs or all(i == "constant" for i in inputs):
@@ -342,16 +341,15 @@ class Matcher:
         return "constant" if self.a.flow.constant[tensor] else self.values.number[tensor]
 
     def _number_in_b(self, tensor: int) -> Hashable:
-        same = None if tensor == NO_TENSOR else self.tensor_in_a[tensor]
-        if tensor == NO_TENSOR or same is not None:
-            return self._number_in_a(NO_TENSOR if same is None else same)
+        same = NO_TENSOR if tensor == NO_TENSOR else self.tensor_in_a[tensor]
+        if same is not None:
+            return self._number_in_a(same)
         return "constant" if self.b.flow.constant[tensor] else None
 
 
 def _pair_outputs(node: ViewNode, other: ViewNode) -> dict[int, int]:
-    return {
-        of_b: of_a for of_b, of_a in zip(node.outputs, other.outputs, strict=False) if NO_TENSOR not in (of_b, of_a)
-    }
+    pairs = zip(node.outputs, other.outputs, strict=False)
+    return {of_b: of_a for of_b, of_a in pairs if NO_TENSOR not in (of_b, of_a)}
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:

@@ -135,7 +135,7 @@ def _find_uses(numbered: NumberedGraph) -> None:
     for index in side.view.nodes_in[numbered.graph]:
         inside = _find_uses_inside(side, side.view.nodes[index])
         keys = ((tensor, ("captured", tuple(sorted(uses)))) for tensor, uses in inside.items())
-        numbered.captured[index] = [(_CAPTURED - side.interner.intern(key), tensor) for tensor, key in keys]
+        numbered.captured[index] = [(_CAPTURED - side.interner[key], tensor) for tensor, key in keys]
         for position, tensor in numbered.feeds(index):
             if tensor != NO_TENSOR:
                 numbered.uses.setdefault(tensor, []).append((index, position))
@@ -179,39 +179,39 @@ def _post_order(numbered: NumberedGraph, roots: Iterable[int]) -> list[int]:
 
 def _number_up(numbered: NumberedGraph, leaf: Callable[[int], Hashable]) -> None:
     side, interner = numbered.side, numbered.side.interner
-    tensors: dict[int, int] = {NO_TENSOR: interner.intern("absent")}
+    tensors: dict[int, int] = {NO_TENSOR: interner["absent"]}
 
     def number(tensor: int) -> int:
         if tensor not in tensors:
             in_a_cycle = numbered.producer(tensor) is not None
-            tensors[tensor] = interner.intern("cycle" if in_a_cycle else leaf(tensor))
+            tensors[tensor] = interner["cycle" if in_a_cycle else leaf(tensor)]
         return tensors[tensor]
 
     for index in numbered.order:
         node, signature = side.view.nodes[index], side.signatures[index]
         numbered.up[index] = _number_node(side, index, tensors, number)
-        numbered.near[index] = interner.intern((signature, tuple(_near(side, tensor) for tensor in given_inputs(node))))
+        numbered.near[index] = interner[signature, tuple(_near(side, tensor) for tensor in given_inputs(node))]
         if node.bodies:
             bodies = sorted(node.bodies, key=lambda body: side.view.graphs[body].label)
             computed = tuple(_number_body(side, body, tensors, number) for body in bodies)
-            numbered.inside[index] = interner.intern(computed)
+            numbered.inside[index] = interner[computed]
 
 
 def _number_node(side: Side, index: int, tensors: dict[int, int], number: Callable[[int], int]) -> int:
     """Number a node by its signature and what it reads, and the tensors that it makes by that."""
     node = side.view.nodes[index]
     read, captured = tuple(map(number, given_inputs(node))), tuple(sorted(map(number, node.captures)))
-    up = side.interner.intern((side.signatures[index], read, captured))
+    up = side.interner[side.signatures[index], read, captured]
     for position, tensor in enumerate(node.outputs):
         if tensor != NO_TENSOR:
-            tensors[tensor] = side.interner.intern((up, position))
+            tensors[tensor] = side.interner[up, position]
     return up
 
 
 def _number_body(side: Side, graph: int, tensors: dict[int, int], number: Callable[[int], int]) -> Hashable:
     """Number what a body computes, in the terms of the graph around it."""
     body = side.view.graphs[graph]
-    tensors.update((tensor, side.interner.intern(("body input", at))) for at, tensor in enumerate(body.inputs))
+    tensors.update((tensor, side.interner["body input", at]) for at, tensor in enumerate(body.inputs))
     for index in side.view.nodes_in[graph]:
         _number_node(side, index, tensors, number)
         for inner in side.view.nodes[index].bodies:
@@ -232,13 +232,13 @@ def _number_down(numbered: NumberedGraph, outputs: Mapping[int, Iterable[int]]) 
             uses += [(position, _GRAPH_OUTPUT, at) for at in outputs.get(tensor, ())]
             readers: Sequence[tuple[int, int]] = numbered.uses.get(tensor, ())
             uses += [(position, at, down.get(reader, _IN_A_CYCLE)) for reader, at in readers]
-        down[index] = side.interner.intern((side.signatures[index], tuple(sorted(uses))))
+        down[index] = side.interner[side.signatures[index], tuple(sorted(uses))]
 
 
 def _number_around(numbered: NumberedGraph) -> None:
     """Number a node with its neighbours: among copies of one computation it tells which feeds what, and who shares."""
     side, interner = numbered.side, numbered.side.interner
-    both = {n: interner.intern((numbered.up[n], numbered.down[n])) for n in numbered.order}
+    both = {n: interner[numbered.up[n], numbered.down[n]] for n in numbered.order}
 
     def neighbour(tensor: int) -> Hashable:
         if tensor == NO_TENSOR:
@@ -251,7 +251,7 @@ def _number_around(numbered: NumberedGraph) -> None:
     neighbours: dict[int, int] = {}
     for index in numbered.order:
         feeds = [tensor for _, tensor in numbered.feeds(index)]
-        neighbours.update((t, interner.intern(neighbour(t))) for t in feeds if t not in neighbours)
+        neighbours.update((t, interner[neighbour(t)]) for t in feeds if t not in neighbours)
         readers = [use for tensor in side.view.nodes[index].outputs for use in numbered.uses.get(tensor, ())]
         uses = tuple(sorted((at, both[reader]) for reader, at in readers))
-        numbered.around[index] = interner.intern((both[index], tuple(neighbours[t] for t in feeds), uses))
+        numbered.around[index] = interner[both[index], tuple(neighbours[t] for t in feeds), uses]

@@ -35,8 +35,8 @@ def make_side(model: ir.Model, interner: Interner, *, values: bool) -> Side:
     """
     view = view_model(model, content=_digest if values else _digest_small)
     opsets = _find_opsets(model, view)
-    signatures = [interner.intern(_sign(node, view, opsets[node.graph])) for node in view.nodes]
-    operators = [interner.intern(("operator", *_operator(node))) for node in view.nodes]
+    signatures = [interner[_sign(node, view, opsets[node.graph])] for node in view.nodes]
+    operators = [interner[("operator", *_operator(node))] for node in view.nodes]
     held = {tensor: (view.types[tensor], content if values else None) for tensor, content in view.constants.items()}
     return Side(view, interner, signatures, operators, held, view.constants, opsets)
 

@@ -62,8 +62,8 @@ class Wiring:
             if (same := undefined.get(self.a.view.names[tensor])) is not None:
                 yield tensor, same
         for a, b in self.node_pairs():
-            made = zip(self.a.view.nodes[a].outputs, self.b.view.nodes[b].outputs, strict=False)
-            yield from ((of_a, of_b) for of_a, of_b in made if NO_TENSOR not in (of_a, of_b))
+            outputs = zip(self.a.view.nodes[a].outputs, self.b.view.nodes[b].outputs, strict=False)
+            yield from (pair for pair in outputs if NO_TENSOR not in pair)
 
     def _pair(self, of_a: int, of_b: int) -> None:
         self.tensor_in_b[of_a] = of_b

@@ -266,10 +266,9 @@ def _compare_functions(a: ir.Model, b: ir.Model) -> Mapping[str, Kind]:
     )
     changes: dict[str, Kind] = dict.fromkeys(sorted(functions_a.keys() - functions_b.keys()), "removed")
     changes |= dict.fromkeys(sorted(functions_b.keys() - functions_a.keys()), "added")
-    for key in sorted(functions_a.keys() & functions_b.keys()):
-        if _declared(functions_a[key]) != _declared(functions_b[key]):
-            changes[key] = "changed"
-    return changes
+    both = sorted(functions_a.keys() & functions_b.keys())
+    different = (key for key in both if _declared(functions_a[key]) != _declared(functions_b[key]))
+    return changes | dict.fromkeys(different, "changed")
 
 
 def _declared(function: ir.Function) -> Mapping[str, Hashable]:

@@ -62,9 +62,9 @@ class NodeChange:
     @property
     def node(self) -> ComparedNode:
         """The node as it is in B, or as it was in A."""
-        found = self.after or self.before
-        assert found is not None
-        return found
+        node = self.after or self.before
+        assert node is not None
+        return node
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +169,13 @@ class CompareResult(Result):
                 leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
                 if leader != own:
                     leaders[own] = leader
-        found: dict[CallId | None, list[NodeChange]] = {}
         tags = {change.scope: change.tag for change in self.nodes}
+        groups: dict[CallId | None, list[NodeChange]] = {}
         for change in self.nodes:
-            found.setdefault(_follow(leaders, change.scope), []).append(change)
-        for changes in found.values():
+            groups.setdefault(_follow(leaders, change.scope), []).append(change)
+        for changes in groups.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
-        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in found.items())
+        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in groups.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""

@@ -11,12 +11,12 @@ behind `c`, until a tensor (`m`) is read by operators of the kinds that read `t2
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.match.align.sequences import group
 
 _MOST = 64  # nodes that read the same; more are not looked at
 _GATE = 3  # tensors on the way from a value to the gate that it is multiplied with
@@ -36,14 +36,12 @@ class OperatorKinds:
         return {op for op in after - before if not any(_is_related(op, other) for other in before)}
 
     @cached_property
-    def _by_reading(self) -> dict[Hashable, list[int]]:
+    def _by_reading(self) -> dict[tuple[int, frozenset[int]], list[int]]:
         """The nodes of A by their graph and the values that they read."""
-        nodes: dict[Hashable, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._a.nodes):
-            read = self._values_read(index)
-            if read and node.passes_on is None and not node.bodies:
-                nodes[node.graph, self._sources(read)].append(index)
-        return nodes
+        nodes = self._a.nodes
+        keys = [(node.graph, self._sources(self._values_read(index))) for index, node in enumerate(nodes)]
+        reading = (n for n, (_, read) in enumerate(keys) if read and nodes[n].passes_on is None and not nodes[n].bodies)
+        return group(reading, keys.__getitem__)
 
     def _sources(self, tensors: Iterable[int]) -> frozenset[int]:
         return frozenset(self._source[t] for t in tensors)

@@ -43,16 +43,13 @@ class Wiring:
         self.a, self.b = alignment.a, alignment.b
         self._reads_a = _find_reads(self.a, alignment.match_in_b)
         self._reads_b = _find_reads(self.b, alignment.match_in_a)
+        self.node_pairs = [(a, b) for a, b in enumerate(alignment.match_in_b) if b != NO_MATCH]
         self.tensor_in_b: dict[int, int] = {}
         """For each tensor of A the tensor of B."""
         self.tensor_in_a: dict[int, int] = {}
         for of_a, of_b in self._computed():
             self._pair(of_a, of_b)
         self.initializers = list(self._pair_initializers())
-
-    def node_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of nodes."""
-        return ((a, b) for a, b in enumerate(self.alignment.match_in_b) if b != NO_MATCH)
 
     def _computed(self) -> Iterator[tuple[int, int]]:
         for graph_b, graph_a in self.alignment.graph_in_a.items():
@@ -61,7 +58,7 @@ class Wiring:
         for tensor in self.a.undefined():
             if (same := undefined.get(self.a.view.names[tensor])) is not None:
                 yield tensor, same
-        for a, b in self.node_pairs():
+        for a, b in self.node_pairs:
             outputs = zip(self.a.view.nodes[a].outputs, self.b.view.nodes[b].outputs, strict=False)
             yield from (pair for pair in outputs if NO_TENSOR not in pair)
 
@@ -80,11 +77,10 @@ class Wiring:
 
     def _by_use(self) -> list[tuple[int, int]]:
         a, b = self.a.view, self.b.view
-        read = (pair for i, j in self.node_pairs() for pair in zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False))
+        read = (pair for i, j in self.node_pairs for pair in zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False))
         graphs = ((a.graphs[i], b.graphs[j]) for j, i in sorted(self.alignment.graph_in_a.items()))
         given = (pair for g, h in graphs for pair in pair_ends(self.a, g.outputs, self.b, h.outputs))
-        held = (p for p in chain(read, given) if p[0] in self.a.initializers and p[1] in self.b.initializers)
-        votes = Counter(held)
+        votes = Counter(p for p in chain(read, given) if p[0] in self.a.initializers and p[1] in self.b.initializers)
         return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), a.names[p[0]] != b.names[p[1]]))
 
     def _same_type(self, of_a: int, of_b: int) -> bool:

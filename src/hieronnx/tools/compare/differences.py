@@ -31,7 +31,7 @@ def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: b
     return CompareResult(
         a=a.name,
         b=b.name,
-        pairs=sum(match != NO_MATCH for match in wiring.alignment.match_in_b),
+        pairs=len(wiring.node_pairs),
         nodes=_find_node_changes(wiring, names),
         values=(*_compare_interfaces(wiring, a.model, b.model, names=names), *_compare_initializers(wiring, names)),
         functions=_compare_functions(a.model, b.model),

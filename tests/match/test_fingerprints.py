@@ -61,7 +61,7 @@ def test_masks_are_equal_in_any_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "telling"),
+    ("array", "distinctive"),
     [
         (np.zeros(100), False),
         (np.arange(64), False),
@@ -73,8 +73,8 @@ def test_masks_are_equal_in_any_precision() -> None:
         (np.array([np.nan, 1.0, 2.5, -0.5]), True),
     ],
 )
-def test_what_others_have_by_chance_tells_nothing(array: np.ndarray, telling: bool) -> None:
-    assert take_fingerprint(array).telling == telling
+def test_what_others_have_by_chance_tells_nothing(array: np.ndarray, distinctive: bool) -> None:
+    assert take_fingerprint(array).distinctive == distinctive
 
 
 def test_complex_numbers_count_as_their_parts() -> None:
@@ -94,5 +94,5 @@ def test_the_index_finds_what_is_near_and_nothing_else() -> None:
 
 def test_an_empty_tensor_has_a_fingerprint() -> None:
     taken = take_fingerprint(np.zeros((0, 3), dtype=np.float32))
-    assert not taken.telling
+    assert not taken.distinctive
     assert distance(taken, taken) == 0.0

@@ -15,6 +15,7 @@ from torch import nn
 import hieronnx
 from hieronnx.files.opening import sidecar_path
 from hieronnx.graph.walks import walk_protos
+from hieronnx.hierarchy.tags import TagPolicy
 
 NODE_FIELDS = {"namespace", "hieronnx.tag", "hieronnx.module", "hieronnx.call", "hieronnx.evidence"}
 MODEL_FIELDS = {"hieronnx.format_version", "hieronnx.calls", "hieronnx.torch_nn"}
@@ -46,7 +47,7 @@ class Net(nn.Module):
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Path]:
     torch.manual_seed(0)
     net, path = Net().eval(), tmp_path_factory.mktemp(request.param) / "model.onnx"
-    hieronnx.export(net, (torch.randn(2, 8),), output=path, exporter=request.param)
+    hieronnx.export(net, (torch.randn(2, 8),), path, exporter=request.param, torch_nn="all")
     return net, path
 
 
@@ -67,12 +68,12 @@ def by_export(net: nn.Module, path: Path, output: Path) -> None:
 
 
 def by_export_with_htp(net: nn.Module, path: Path, output: Path) -> None:
-    hieronnx.export(net, (torch.randn(2, 8),), output=output, exporter="torchscript", strategy="htp")
+    hieronnx.export(net, (torch.randn(2, 8),), output=output, exporter="torchscript", strategy="htp", torch_nn="all")
 
 
 def by_annotate(net: nn.Module, path: Path, output: Path) -> None:
     plain = strip(path, output.with_name("plain.onnx"))
-    hieronnx.annotate(plain, net, (torch.randn(2, 8),), output=output)
+    hieronnx.annotate(plain, net, (torch.randn(2, 8),), output=output, torch_nn="all")
 
 
 def by_carry(net: nn.Module, path: Path, output: Path) -> None:
@@ -138,6 +139,7 @@ def test_every_command_writes_the_same_fields(
     assert fields
     assert all(keys - SOMETIMES == NODE_FIELDS for keys in fields)
     assert {entry.key for entry in model.metadata_props if own(entry)} - SOMETIMES == MODEL_FIELDS
+    assert hieronnx.load(output).policy == TagPolicy(None), "tags were made with all of torch.nn"
     if write is not by_extract_in_memory:
         assert sidecar_keys(output) == sidecar_keys(exported[1])
 

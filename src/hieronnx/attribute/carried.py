@@ -21,7 +21,7 @@ Nothing here knows of torch, of files or of a particular optimizer.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hieronnx.attribute.groups import divide_region
@@ -29,6 +29,7 @@ from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import Attribution, CallId
+from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Match, Matcher
 from hieronnx.match.tensors import map_tensors, pair_constants
 
@@ -69,20 +70,11 @@ def read_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
 
 
 def carry_scopes(
-    a: View,
-    scopes: Sequence[Attribution | None],
-    b: View,
-    tree: CallTree,
-    fixed: Mapping[int, int] | None = None,
+    a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree, fixed: Mapping[int, int] | None = None
 ) -> Carried:
-    """Attribute the nodes of B from those of A.
+    """Attribute the nodes of graph B from the scopes of the nodes of graph A, None where one has none.
 
-    Args:
-        a: The graph before.
-        scopes: The attribution of each of A's nodes; None where it has none.
-        b: The graph after.
-        tree: The calls.
-        fixed: Tensors of B that are known to be tensors of A, whatever their names.
+    `fixed` are tensors of B that are known to be tensors of A, whatever their names.
     """
     matcher = Matcher(a, b, fixed).run()
     nodes = _Attributor(scopes, tree, matcher).run()
@@ -98,8 +90,8 @@ class _Attributor:
         self._merged = self._find_merged()
         self._work: dict[int, Sequence[int]] = {}
         """The nodes of A whose work a node of B was found to do."""
-        self._shares: dict[int, list[Attribution]] = defaultdict(list)
-        """What a node of B does, for each group that it is in."""
+        self._shares: dict[int, list[Attribution | None]] = defaultdict(list)
+        """What a node of B does, for each group that it is in; None where that is not known."""
 
     def run(self) -> list[Attribution | None]:
         """Attribute every node of B that has a match, or that shares one, or that passes on what others make."""
@@ -107,24 +99,21 @@ class _Attributor:
         for index, match in matches.items():
             if not match.group:
                 self._work[index] = self._core(match.region)
-                self._add_share(index, self._attribute(index, self._work[index], match.proven))
+                self._shares[index].append(self._attribute(index, self._work[index], match.proven))
         for index, match in matches.items():
             if match.group:
                 self._divide(index, match)
-        attributions = [self._join(self._shares.get(index, ())) for index in range(len(self._b.nodes))]
+        attributions = [self._join_shares(index) for index in range(len(self._b.nodes))]
         for index, same in pair_constants(self._matcher, self._work).items():
             attributions[index] = attributions[index] or self._attribute(index, [same], True)
         self._attribute_inserted(attributions)
         return attributions
 
-    def _add_share(self, index: int, share: Attribution | None) -> None:
-        if share is not None:
-            self._shares[index].append(share)
-
-    def _join(self, shares: Sequence[Attribution]) -> Attribution | None:
+    def _join_shares(self, index: int) -> Attribution | None:
         """Join the work that a node does for several others."""
+        shares = [share for share in self._shares.get(index, ()) if share is not None]
         if len(shares) < 2:
-            return next(iter(shares), None)
+            return shares[0] if shares else None
         return self._tree.join(shares, "carried" if all(s.evidence == "carried" for s in shares) else "dataflow")
 
     def _core(self, region: Sequence[int]) -> list[int]:
@@ -152,13 +141,10 @@ class _Attributor:
         """Return for each node of A that B kept the origins of its equals that B did not keep."""
         matcher = self._matcher
         kept = {n for match in matcher.matches.values() for n in self._core(match.region)}
-        classes: dict[Hashable, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._a.nodes):
-            outputs = node.makes
-            if outputs and not matcher.values.is_copy(node):
-                classes[matcher.values.number[outputs[0]]].append(index)
+        nodes, values = self._a.nodes, matcher.values
+        numbered = (n for n, node in enumerate(nodes) if node.makes and not values.is_copy(node))
         merged: dict[int, list[CallId]] = defaultdict(list)
-        for equals in classes.values():
+        for equals in group(numbered, lambda n: values.number[nodes[n].makes[0]]).values():
             survivors = [n for n in equals if n in kept]
             for equal in equals if len(survivors) == 1 else ():
                 scope = self._scopes[equal]
@@ -178,7 +164,11 @@ class _Attributor:
             node = b.nodes[index]
             readers = [r for t in node.makes for r in b.consumers[t]]
             serves_readers = node.op in QUANTIZE_OPS and readers and not any(r in passed_on for r in readers)
-            maker = None if serves_readers else self._attribute_to_maker(index, passed_on[index])
+            tensor = None if serves_readers else passed_on[index]
+            producer = None if tensor is None else self._a.producers[tensor]
+            # Inputs, parameters and constants have no maker.
+            core = [] if producer is None or self._a.nodes[producer].op == "Constant" else self._core([producer])
+            maker = self._attribute(index, core, False)
             if maker is not None:
                 attributions[index] = Attribution(maker.scope, maker.origins, "dataflow", "handed on")
                 continue
@@ -188,19 +178,12 @@ class _Attributor:
                 origins = served.origins if len(served.origins) <= _MANY else (served.scope,)
                 attributions[index] = Attribution(served.scope, origins, "dataflow", "consumers")
 
-    def _attribute_to_maker(self, index: int, tensor: int | None) -> Attribution | None:
-        """Attribute a node of B to the node that computed a tensor of A; None for inputs, parameters and constants."""
-        producer = None if tensor is None else self._a.producers[tensor]
-        if producer is None or self._a.nodes[producer].op == "Constant":
-            return None
-        return self._attribute(index, self._core([producer]), False)
-
     # Groups ----------------------------------------------------------------------------------------------
 
     def _divide(self, last: int, match: Match) -> None:
         """Divide a region among the nodes of a group: each takes what it can be seen to do."""
         core = self._core([*match.region, *self._find_unread(match)])
-        makers = [n for n in core if self._makes(n, last)]
+        makers = self._find_makers(core, last)
         own = [] if match.altered else makers
         rest = [n for n in core if n not in own]
         others = [n for n in match.group if n != last]
@@ -221,7 +204,7 @@ class _Attributor:
             if share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
             self._work[node] = [*self._work.get(node, ()), *claimed]
-            self._add_share(node, share)
+            self._shares[node].append(share)
 
     def _find_unread(self, match: Match) -> list[int]:
         """Find the nodes of A that a tool merged with one of a region, though nobody reads their part any more."""
@@ -240,15 +223,15 @@ class _Attributor:
         if whole is None:
             return None
         if len(whole.origins) <= _MANY:
-            known = is_last or len(whole.origins) == 1
-            return Attribution(whole.scope, whole.origins, "carried" if known else "dataflow")
-        made = self._attribute(node, [n for n in core if self._makes(n, node)], match.proven) if is_last else None
-        return made or Attribution(whole.scope, (whole.scope,), "dataflow")
+            evidence = "carried" if is_last or len(whole.origins) == 1 else "dataflow"
+            return Attribution(whole.scope, whole.origins, evidence)
+        last = self._attribute(node, self._find_makers(core, node), match.proven) if is_last else None
+        return last or Attribution(whole.scope, (whole.scope,), "dataflow")
 
-    def _makes(self, node: int, index: int) -> bool:
-        """Say whether a node of A makes a tensor that a node of B makes."""
-        outputs = self._a.nodes[node].outputs
-        return any(self._matcher.tensor_in_a[t] in outputs for t in self._b.nodes[index].makes)
+    def _find_makers(self, nodes: Sequence[int], index: int) -> list[int]:
+        """Return those nodes of A that make a tensor which a node of B makes."""
+        made = {self._matcher.tensor_in_a[t] for t in self._b.nodes[index].makes}
+        return [n for n in nodes if not made.isdisjoint(self._a.nodes[n].outputs)]
 
 
 def _find_folded(scopes: Sequence[Attribution | None], matcher: Matcher) -> dict[int, Folded]:

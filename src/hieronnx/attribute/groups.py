@@ -9,12 +9,14 @@ that comes first in A does not come later in B), then the nearest work upstream.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.view import View
+from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Matcher
 
 _NEARBY = 200
@@ -28,12 +30,14 @@ def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int
     a, b = matcher.a, matcher.b
     order = _Order(a, region, b, members)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
-    readings_a, readings_b = _key_readings(matcher, members, region)
-    for free, nodes in _group_alike(claims, region, readings_b.__getitem__, readings_a.__getitem__):
+    for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
         if len(free) == len(nodes):
             claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
     order.add_claims(claims)
-    for free, nodes in _group_alike(claims, region, lambda m: _op_type(b, m), lambda n: _op_type(a, n)):
+    # The name of an operator without its domain: what a tool writes in its own does the same work.
+    types_a = {n: a.nodes[n].op.rpartition("::")[2] for n in region}
+    types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
+    for free, nodes in _group_alike(claims, region, types_a, types_b):
         claims.update(_claim_in_order(free, nodes, order))
     _claim_behind(matcher, claims, region)
     idle = [member for member, claimed in claims.items() if not claimed]
@@ -67,23 +71,13 @@ def _key_readings(
     return keys_a, {m: key(b.nodes[m].op, (matcher.tensor_in_a[t] for t in b.nodes[m].reads)) for m in members}
 
 
-def _op_type(view: View, node: int) -> str:
-    """Return an operator's name without its domain: what a tool writes in its own does the same work."""
-    return view.nodes[node].op.rpartition("::")[2]
-
-
 def _group_alike(
-    claims: Claims, region: Sequence[int], key_b: Callable[[int], Hashable], key_a: Callable[[int], Hashable]
+    claims: Claims, region: Sequence[int], keys_a: Mapping[int, Hashable], keys_b: Mapping[int, Hashable]
 ) -> list[tuple[list[int], list[int]]]:
     """Return the nodes of B without a claim, with the unclaimed nodes of A that have the same key."""
     taken = {n for claimed in claims.values() for n in claimed}
-    members: dict[Hashable, list[int]] = defaultdict(list)
-    nodes: dict[Hashable, list[int]] = defaultdict(list)
-    for member in sorted(member for member, claimed in claims.items() if not claimed):
-        members[key_b(member)].append(member)
-    for node in region:
-        if node not in taken:
-            nodes[key_a(node)].append(node)
+    members = group(sorted(member for member, claimed in claims.items() if not claimed), keys_b.__getitem__)
+    nodes = group((n for n in region if n not in taken), keys_a.__getitem__)
     return [(free, nodes[key]) for key, free in members.items() if key is not None and key in nodes]
 
 
@@ -99,13 +93,12 @@ def _claim_in_order(members: Sequence[int], nodes: Sequence[int], order: _Order)
 def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:
     """Give unclaimed nodes of A to the node of B that does the nearest work upstream, and could do theirs as well."""
     claimants = {n: member for member, claimed in claims.items() for n in claimed}
-    for node in region:
-        behind = None if node in claimants else _find_behind(matcher, node, claimants)
-        if behind is not None:
-            claims[behind].append(node)
+    for node in (n for n in region if n not in claimants):
+        if (nearest := _find_nearest(matcher, node, claimants)) is not None:
+            claims[nearest].append(node)
 
 
-def _find_behind(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> int | None:
+def _find_nearest(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> int | None:
     a, b = matcher.a, matcher.b
     computes = a.nodes[node].op not in DATA_MOVEMENT_OPS
     pending, seen = [node], {node}
@@ -139,8 +132,10 @@ class _Order:
 
     def add_claims(self, claims: Claims) -> None:
         """Forbid each node of B what lies in A before the claims of those before it, or after the claims of others."""
-        before = [self._join(self._before, claims.get(member, ())) for member in self._members]
-        after = [self._join(self._after, claims.get(member, ())) for member in self._members]
+        before, after = (
+            [reduce(or_, (sets[self._positions[n]] for n in claims.get(member, ())), 0) for member in self._members]
+            for sets in (self._before, self._after)
+        )
         upstream, downstream = _collect(self._edges, before), _collect(_reverse(self._edges), after)
         self._forbidden = {m: upstream[at] | downstream[at] for at, m in enumerate(self._members)}
 
@@ -148,12 +143,6 @@ class _Order:
         """Return the nodes of A whose work a node of B can do."""
         forbidden = self._forbidden.get(member, 0)
         return [node for node in nodes if not forbidden >> self._positions[node] & 1]
-
-    def _join(self, sets: Sequence[int], nodes: Iterable[int]) -> int:
-        joined = 0
-        for node in nodes:
-            joined |= sets[self._positions[node]]
-        return joined
 
 
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:

@@ -25,6 +25,14 @@ _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
 _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
 
 
+class Interner(dict[Hashable, int]):
+    """Gives equal things equal numbers."""
+
+    def __missing__(self, key: Hashable) -> int:
+        self[key] = number = len(self)
+        return number
+
+
 class Values:
     """Value numbers of a graph's tensors.
 
@@ -37,26 +45,23 @@ class Values:
         self.number = [-1] * len(view.names)
         self.source = [-1] * len(view.names)
         self._view = view
-        self._table: dict[Hashable, int] = {}
+        self._interner = Interner()
         self._contents: dict[int, _Content] = {}
         """The elements of each tensor that is known to have few."""
         for tensor, producer in enumerate(view.producers):
             if producer is None:
                 content = view.constants.get(tensor)
-                self.number[tensor] = self._intern(("constant", content) if content else ("leaf", tensor))
+                self.number[tensor] = self._interner[("constant", content) if content else ("leaf", tensor)]
                 self._keep_content(tensor, content)
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             if not (node.op in COPY_OPS or node.op == "Constant") or not self._number_copy(node):
-                key = self.key(index, node)
+                key = self.key(index)
                 for position, output in enumerate(node.outputs):
                     if output != NO_TENSOR:
-                        self.number[output] = self._intern((key, position))
+                        self.number[output] = self._interner[key, position]
             for output in node.makes:
                 self.source[output] = self.number[output] if node.passes_on is None else self.source[node.passes_on]
-
-    def _intern(self, key: Hashable) -> int:
-        return self._table.setdefault(key, len(self._table))
 
     def _keep_content(self, tensor: int, content: Hashable) -> None:
         if isinstance(content, tuple) and len(content) == 3 and isinstance(content[0], ir.DataType):
@@ -69,7 +74,7 @@ class Values:
         output = node.outputs[0]
         if node.op == "Constant":
             content = node.attribute("value")
-            self.number[output] = self._intern(("constant", content))
+            self.number[output] = self._interner["constant", content]
             self._keep_content(output, content)
             return content is not None
         if node.inputs[0] == NO_TENSOR:
@@ -83,8 +88,11 @@ class Values:
             return True
         if content_before is None or after is None:
             return False
-        self._contents[output] = converted = _convert(content_before, after)
-        self.number[output] = self._intern(("constant", converted))
+        dtype, shape, elements = content_before
+        with np.errstate(all="ignore"):  # cast as ONNX does
+            converted = np.frombuffer(elements, dtype.numpy()).astype(after.numpy()).tobytes()
+        self._contents[output] = after, shape, converted
+        self.number[output] = self._interner["constant", self._contents[output]]
         return True
 
     def elements(self, tensor: int) -> np.ndarray | None:
@@ -110,8 +118,9 @@ class Values:
         number = node.attribute("to")
         return ir.DataType(number) if isinstance(number, int) else None
 
-    def key(self, index: int, node: ViewNode) -> Hashable:
+    def key(self, index: int) -> Hashable:
         """Key a node by its operator, attributes and inputs; one with bodies, or a random one, equals only itself."""
+        node = self._view.nodes[index]
         if node.bodies or node.op in RANDOM_OPS:
             return "node", index
         if node.op == "Constant":
@@ -127,14 +136,6 @@ class Values:
             if node.inputs and node.outputs and NO_TENSOR not in (node.inputs[0], node.outputs[0]):
                 copies.add(node)
         return [copies.same.get(number, number) for number in self.number]
-
-
-def _convert(content: _Content, dtype: ir.DataType) -> _Content:
-    """Cast a few elements as ONNX does."""
-    before, shape, elements = content
-    with np.errstate(all="ignore"):
-        converted = np.frombuffer(elements, before.numpy()).astype(dtype.numpy())
-    return dtype, shape, converted.tobytes()
 
 
 class _Copies:
@@ -195,8 +196,6 @@ class _Copies:
 
     def _is_forward_slice(self, node: ViewNode) -> bool:
         """Say whether a node is a Slice whose steps are known and go forward."""
-        if node.op != "Slice":
-            return False
         steps = node.inputs[4] if len(node.inputs) > 4 else NO_TENSOR
-        elements = None if steps == NO_TENSOR else self._values.elements(steps)
-        return steps == NO_TENSOR or (elements is not None and bool((elements > 0).all()))
+        elements = self._values.elements(steps)
+        return node.op == "Slice" and (steps == NO_TENSOR or (elements is not None and bool((elements > 0).all())))

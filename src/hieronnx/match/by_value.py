@@ -12,7 +12,6 @@ lies between these fixed points is for the rules of carry.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 
@@ -33,15 +32,9 @@ def pair_by_fingerprints(
 ) -> dict[int, int]:
     """Return for tensors of B the tensors of A that hold the same values: found class by class of equal ones."""
     number = Values(a).number
-    first: dict[int, int] = {}
-    for tensor in prints_a:  # equal computations count once
-        first.setdefault(number[tensor], tensor)
+    first = {number[tensor]: tensor for tensor in reversed(list(prints_a))}  # equal computations count once
     index = FingerprintIndex((tensor, prints_a[tensor]) for tensor in first.values())
-    classes: dict[frozenset[int], list[int]] = defaultdict(list)
-    for tensor, fingerprint in prints_b.items():
-        equal = _find_equal(index, fingerprint, prints_a)
-        if equal:
-            classes[equal].append(tensor)
+    classes = group(prints_b, lambda tensor: _find_equal(index, prints_b[tensor], prints_a))
     pairs: dict[int, int] = {}
     for members_a, members_b in classes.items():
         pairs.update(_pair_class(a, b, sorted(members_a), members_b))
@@ -55,7 +48,7 @@ def _find_equal(index: FingerprintIndex, wanted: Fingerprint, prints_a: Mapping[
         return frozenset()
     in_order = sorted((order_distance(wanted, prints_a[tensor]), tensor) for _, tensor in near)
     ordered = _choose_nearest(in_order, _FAR)
-    if ordered or near[0][0] > _ROUNDED or wanted.plain:
+    if ordered or near[0][0] > _ROUNDED or wanted.low_information:
         # Rounded values are like many others if their order does not count.
         return ordered
     return _choose_nearest(near, _ROUNDED)
@@ -73,10 +66,10 @@ def _choose_nearest(near: Sequence[tuple[float, int]], farthest: float) -> froze
 def _pair_class(a: View, b: View, of_a: Sequence[int], of_b: Sequence[int]) -> dict[int, int]:
     """Pair tensors that all hold the same values, as far as something tells them apart."""
     pairs: dict[int, int] = {}
-    for describe in (_describe_nothing, _describe_producer, _describe_operator, _describe_work):
+    for level in range(4):
         paired_a = set(pairs.values())
-        groups_a = group((t for t in of_a if t not in paired_a), partial(describe, a))
-        groups_b = group((t for t in of_b if t not in pairs), partial(describe, b))
+        groups_a = group((t for t in of_a if t not in paired_a), partial(_describe, a, level))
+        groups_b = group((t for t in of_b if t not in pairs), partial(_describe, b, level))
         for form, members in groups_b.items():
             others = groups_a.get(form, ())
             if form is not None and len(members) == len(others) == 1:
@@ -84,24 +77,11 @@ def _pair_class(a: View, b: View, of_a: Sequence[int], of_b: Sequence[int]) -> d
     return pairs
 
 
-def _describe_nothing(view: View, tensor: int) -> Hashable:
-    return ()
-
-
-def _describe_producer(view: View, tensor: int) -> Hashable:
+def _describe(view: View, level: int, tensor: int) -> Hashable:
+    """Say of a tensor nothing, what makes it, by which operator, or that it was computed and not only moved."""
     producer = view.producers[tensor]
     if producer is None:
-        return "given", tensor in view.constants
+        return ((), ("given", tensor in view.constants), None, None)[level]
     node = view.nodes[producer]
-    return node.op, node.attributes, node.outputs.index(tensor)
-
-
-def _describe_operator(view: View, tensor: int) -> Hashable:
-    producer = view.producers[tensor]
-    return None if producer is None else view.nodes[producer].op
-
-
-def _describe_work(view: View, tensor: int) -> Hashable:
-    """Tell a tensor that was computed from those that only hold moved elements."""
-    producer = view.producers[tensor]
-    return None if producer is None or view.nodes[producer].op in DATA_MOVEMENT_OPS else "computed"
+    computed = None if node.op in DATA_MOVEMENT_OPS else "computed"
+    return ((), (node.op, node.attributes, node.outputs.index(tensor)), node.op, computed)[level]

@@ -8,13 +8,14 @@ not. All of these move by no more than the values do, so that near tensors have 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from hieronnx.match.align.sequences import group
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -45,9 +46,9 @@ class Fingerprint:
     """At fixed ranks of the sorted values; few of them where there are many values."""
     places: Array
     """At fixed places, then sums with fixed weights, of the values and of where the infinite ones are."""
-    telling: bool
+    distinctive: bool
     """Whether equality says something: not all the same, nor a mere count."""
-    plain: bool
+    low_information: bool
     """Whether there are only two different values, so that only their order says something."""
 
 
@@ -59,7 +60,12 @@ def take_fingerprint(array: Array) -> Fingerprint:
     step = flat.size // _SORTED + 1
     ordered = np.sort(flat[::step]).astype(np.float64)
     marked = ordered if infinite is None else np.sort(np.where(infinite[::step], np.inf, flat[::step]))
-    telling, plain = _judge(marked, flat.size)
+    distinctive, low_information = _judge(marked, flat.size)
+    if step > 1:
+        ranks: Array = np.array([flat.min(), flat.max()], dtype=np.float64)
+    else:
+        few = ordered.size <= _RANKS
+        ranks = ordered if few else ordered[np.linspace(0, ordered.size - 1, _RANKS).astype(np.int64)]
     where = _draw_places(flat.size)
     places, hidden = flat[where].astype(np.float64), 0.0
     if infinite is not None:
@@ -72,10 +78,10 @@ def take_fingerprint(array: Array) -> Fingerprint:
         counts=counts,
         scale=scale,
         means=means,
-        ranks=_take_ranks(ordered) if step == 1 else np.array([flat.min(), flat.max()], dtype=np.float64),
+        ranks=ranks,
         places=np.append(places, (weighted, hidden)),
-        telling=telling,
-        plain=plain,
+        distinctive=distinctive,
+        low_information=low_information,
     )
 
 
@@ -86,20 +92,16 @@ def _bound(flat: Array) -> tuple[Array, tuple[int, int, int], Array | None]:
     wide = flat.astype(np.float64)
     nan = np.isnan(wide)
     sizes = np.where(nan, np.inf, np.abs(wide))
-    infinite = sizes >= _limit(sizes)
+    finite = sizes[(sizes > 0) & (sizes < _INFINITE)]
+    # Masks in half precision end earlier.
+    ordinary = not finite.size or np.median(finite) < _ORDINARY or finite.min() >= _HALF_INFINITE - 100.0
+    infinite = sizes >= (_HALF_INFINITE if ordinary else _INFINITE)
     above, below = infinite & (wide > 0), infinite & (wide < 0)
     counts = int(above.sum()), int(below.sum()), int(nan.sum())
     return np.where(infinite, 0.0, wide), counts, infinite
 
 
-def _limit(sizes: Array) -> float:
-    """Return from where on values count as infinite; masks in half precision end earlier."""
-    known = sizes[(sizes > 0) & (sizes < _INFINITE)]
-    ordinary = not known.size or np.median(known) < _ORDINARY or known.min() >= _HALF_INFINITE - 100.0
-    return _HALF_INFINITE if ordinary else _INFINITE
-
-
-def _sum_up(flat: Array, held: int) -> tuple[float, Array, float]:
+def _sum_up(flat: Array, count: int) -> tuple[float, Array, float]:
     """Return the scale of some values, their means, and their sum with fixed weights; in pieces that stay small."""
     sums, weighted = np.zeros(4), 0.0
     signs, outer = _draw_signs()
@@ -112,10 +114,10 @@ def _sum_up(flat: Array, held: int) -> tuple[float, Array, float]:
         blocks = np.append(blocks, _dot(piece[whole:], signs[: piece.size - whole]))
         first = number * (_PIECE // _BLOCK)
         weighted += _dot(blocks, outer[(np.arange(blocks.size) + first) % outer.size])
-    scale = float(np.sqrt(sums[2] / held))
+    scale = float(np.sqrt(sums[2] / count))
     if not scale:
         return 0.0, np.zeros(3), 0.0
-    return scale, sums[[0, 1, 3]] / (held * scale * np.array([1.0, 1.0, scale])), weighted / float(np.sqrt(flat.size))
+    return scale, sums[[0, 1, 3]] / (count * scale * np.array([1.0, 1.0, scale])), weighted / float(np.sqrt(flat.size))
 
 
 def _dot(a: Array, b: Array) -> float:
@@ -123,19 +125,13 @@ def _dot(a: Array, b: Array) -> float:
     return float(np.einsum("i,i", a, b))
 
 
-def _take_ranks(ordered: Array) -> Array:
-    if ordered.size <= _RANKS:
-        return ordered
-    return ordered[np.linspace(0, ordered.size - 1, _RANKS).astype(np.int64)]
-
-
 @lru_cache(maxsize=64)
 def _draw_places(size: int) -> Array:
     """Return the places to look at in a tensor of a size: the same each time."""
     generator = np.random.Generator(np.random.PCG64(size))
     few = size <= _BLOCK
-    found: Array = generator.permutation(size)[:_PLACES] if few else generator.integers(0, size, _PLACES)
-    return np.sort(found)
+    places: Array = generator.permutation(size)[:_PLACES] if few else generator.integers(0, size, _PLACES)
+    return np.sort(places)
 
 
 @lru_cache(maxsize=1)
@@ -170,10 +166,8 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
     scale = max(a.scale, b.scale)
     if not scale:
         return 0.0
-    found = float(max(abs(a.scale - b.scale) / scale, np.abs(a.means - b.means).max()))
-    if a.ranks.size:
-        found = max(found, _apart(a.ranks, b.ranks, scale))
-    return found
+    apart = float(max(abs(a.scale - b.scale) / scale, np.abs(a.means - b.means).max()))
+    return max(apart, _apart(a.ranks, b.ranks, scale)) if a.ranks.size else apart
 
 
 def order_distance(a: Fingerprint, b: Fingerprint) -> float:
@@ -190,11 +184,10 @@ class FingerprintIndex:
     """Tensors to be found by their values."""
 
     def __init__(self, items: Iterable[tuple[int, Fingerprint]]) -> None:
-        groups: dict[tuple[int, tuple[int, int, int]], list[tuple[float, int, Fingerprint]]] = defaultdict(list)
-        for number, found in items:
-            groups[found.size, found.counts].append((found.scale, number, found))
-        self._groups = {key: sorted(group, key=lambda item: item[:2]) for key, group in groups.items()}
-        self._scales = {key: [scale for scale, _, _ in group] for key, group in self._groups.items()}
+        scaled = ((item.scale, number, item) for number, item in items)
+        groups = group(scaled, lambda item: (item[2].size, item[2].counts))
+        self._groups = {key: sorted(members, key=lambda item: item[:2]) for key, members in groups.items()}
+        self._scales = {key: [scale for scale, _, _ in members] for key, members in self._groups.items()}
 
     def find(self, wanted: Fingerprint, tolerance: float) -> list[tuple[float, int]]:
         """Return the tensors of nearly these values, each with its distance, the nearest first."""
@@ -202,5 +195,5 @@ class FingerprintIndex:
         scales: Sequence[float] = self._scales.get(key, ())
         low = bisect_left(scales, wanted.scale * (1.0 - tolerance))
         high = bisect_right(scales, wanted.scale / (1.0 - tolerance))
-        near = ((distance(wanted, found), number) for _, number, found in self._groups.get(key, ())[low:high])
-        return sorted(item for item in near if item[0] <= tolerance)
+        near = ((distance(wanted, item), number) for _, number, item in self._groups.get(key, ())[low:high])
+        return sorted(pair for pair in near if pair[0] <= tolerance)

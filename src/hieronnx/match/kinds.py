@@ -11,17 +11,15 @@ behind `c`, until a tensor (`m`) is read by operators of the kinds that read `t2
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 
-from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.match.align.sequences import group
 
 _MOST = 64  # nodes that read the same; more are not looked at
 _GATE = 3  # tensors on the way from a value to the gate that it is multiplied with
-_MOVES = 2  # nodes that may move a value before it is read
 _LONGEST = 6  # nodes that may have gone into one, or that pass a tensor on one after the other
 
 
@@ -30,54 +28,48 @@ class OperatorKinds:
 
     def __init__(self, a: View, b: View, values: Values) -> None:
         self._a, self._b, self._source = a, b, values.source
-        self._new: dict[str, bool] = {}
 
     @cached_property
-    def _operators(self) -> set[str]:
-        return {node.op for node in self._a.nodes}
+    def _new_operators(self) -> set[str]:
+        """The operators of B of whose kind A has none: a tool wrote them for several."""
+        before, after = ({node.op for node in view.nodes} for view in (self._a, self._b))
+        return {op for op in after - before if not any(_is_related(op, other) for other in before)}
 
     @cached_property
-    def _by_reading(self) -> dict[Hashable, list[int]]:
+    def _by_reading(self) -> dict[tuple[int, frozenset[int]], list[int]]:
         """The nodes of A by their graph and the values that they read."""
-        nodes: dict[Hashable, list[int]] = defaultdict(list)
-        for index, node in enumerate(self._a.nodes):
-            read = self._values_read(index)
-            if read and node.passes_on is None and not node.bodies:
-                nodes[node.graph, self._sources(read)].append(index)
-        return nodes
+        nodes = self._a.nodes
+        keys = [(node.graph, self._sources(self._values_read(index))) for index, node in enumerate(nodes)]
+        reading = (n for n, (_, read) in enumerate(keys) if read and nodes[n].passes_on is None and not nodes[n].bodies)
+        return group(reading, keys.__getitem__)
 
     def _sources(self, tensors: Iterable[int]) -> frozenset[int]:
         return frozenset(self._source[t] for t in tensors)
 
     def _values_read(self, node: int) -> list[int]:
         """Return the tensors that a node of A reads, constants left out."""
-        constant = self._a.flow.constant
-        return [t for t in self._a.nodes[node].reads if not constant[t]]
+        return [t for t in self._a.nodes[node].reads if not self._a.flow.constant[t]]
 
     def _count_values(self, node: int) -> int:
         """Count the tensors that a node of B reads, constants left out."""
-        constant = self._b.flow.constant
-        return len({t for t in self._b.nodes[node].reads if not constant[t]})
+        return len({t for t in self._b.nodes[node].reads if not self._b.flow.constant[t]})
 
     def find(
         self, index: int, graph: int, read: Sequence[int], is_free: Callable[[int], bool]
     ) -> tuple[tuple[int, ...], bool] | None:
         """Find the nodes of A that a node of B stands for, the maker of its output last, and whether that is sure.
 
-        Args:
-            index: The node of B.
-            graph: The graph of A to look in.
-            read: The tensors of A that the node of B reads, constants left out.
-            is_free: Whether nothing of B stands for a node of A yet.
+        The node reads the tensors `read` of A, constants left out; `graph` is the graph of A to look in, and `is_free`
+        says whether nothing of B stands for a node of A yet.
         """
         sources = self._sources(read)
         if len(self._by_reading.get((graph, sources), ())) > _MOST:
             return None
         node = self._b.nodes[index]
-        related = self._find_starts(node.op, graph, [sources])
-        joining = [] if related else self._find_starts(node.op, graph, [frozenset((s,)) for s in sorted(sources)])
-        starts = [start for start in related or joining if all(map(is_free, start))]
-        if not starts and self._is_new(node.op):
+        related = self._find_related(node.op, graph, [sources])
+        joining = [] if related else self._find_related(node.op, graph, [frozenset((s,)) for s in sorted(sources)])
+        starts: list[tuple[int, ...]] = [(n,) for n in related or joining if is_free(n)]
+        if not starts and node.op in self._new_operators:
             starts = [()]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
         if len(fitting) == 1:
@@ -87,32 +79,10 @@ class OperatorKinds:
         similar = sum(self._b.nodes[reader].op == node.op for reader in set(self._b.consumers[first]))
         return (fitting[0], False) if fitting and len(related) == similar else None
 
-    def _find_starts(self, op: str, graph: int, reading: Iterable[frozenset[int]]) -> list[tuple[int, ...]]:
-        """Find the nodes of A of an operator's kind that read some values, also behind nodes that only move them."""
-        starts = []
-        for node in (n for values in reading for n in self._by_reading.get((graph, values), [])[:_MOST]):
-            start: tuple[int, ...] = (node,)
-            while not _is_related(self._a.nodes[start[-1]].op, op):
-                behind = self._find_behind_move(start[-1])
-                if behind is None or len(start) > _MOVES:
-                    break
-                start = (*start, behind)
-            else:
-                starts.append(start)
-        return starts
-
-    def _find_behind_move(self, node: int) -> int | None:
-        """Return the one node of A that reads what a node only moves."""
-        if self._a.nodes[node].op not in DATA_MOVEMENT_OPS or len(self._values_read(node)) != 1:
-            return None
-        readers = self._a.consumers[self._a.nodes[node].outputs[0]]
-        return readers[0] if len(readers) == 1 else None
-
-    def _is_new(self, op: str) -> bool:
-        """Say whether no operator of A is of this kind: a tool wrote it for several."""
-        if op not in self._new:
-            self._new[op] = not any(_is_related(op, other) for other in self._operators)
-        return self._new[op]
+    def _find_related(self, op: str, graph: int, reading: Iterable[frozenset[int]]) -> list[int]:
+        """Find the nodes of A of an operator's kind that read some values."""
+        nodes = (n for values in reading for n in self._by_reading.get((graph, values), [])[:_MOST])
+        return [n for n in nodes if _is_related(self._a.nodes[n].op, op)]
 
     def _grow(
         self, index: int, start: tuple[int, ...], read: Sequence[int], is_free: Callable[[int], bool]
@@ -126,7 +96,8 @@ class OperatorKinds:
         region, given = list(start), self._sources(read)
         inside = {*given, *self._sources(t for n in start for t in self._a.nodes[n].makes)}
         while wanted and len(region) < _LONGEST:
-            results = self._find_results(region)
+            outputs = (t for n in region for t in self._a.nodes[n].makes)
+            results = [t for t in outputs if any(reader not in region for reader in self._a.consumers[t])]
             taken = {self._source[t] for n in region for t in self._values_read(n)}
             if len(results) == 1 and given <= taken and self._fits(results[0], wanted, inside):
                 return tuple(region)
@@ -140,11 +111,6 @@ class OperatorKinds:
             inside |= self._sources(self._a.nodes[region[-1]].makes)
         return None
 
-    def _find_results(self, region: Sequence[int]) -> list[int]:
-        """Return the tensors that nodes of A make and others read."""
-        outputs = (t for n in region for t in self._a.nodes[n].makes)
-        return [t for t in outputs if any(reader not in region for reader in self._a.consumers[t])]
-
     def _find_wanted(self, tensor: int) -> list[tuple[int, int]]:
         """Return who reads a tensor of B, each with how many values a node of A must read to be such a reader."""
         readers, passed_on = find_readers(self._b, tensor)
@@ -155,8 +121,7 @@ class OperatorKinds:
     def _fits(self, tensor: int, wanted: Sequence[tuple[int, int]], own: Collection[int]) -> bool:
         """Say whether a tensor of A is read as one of B is: by operators of the same kind, or joined with others."""
         readers, _ = find_readers(self._a, tensor)
-        behind = [n for reader in readers if (n := self._find_behind_move(reader)) is not None]
-        kinds = {(self._a.nodes[reader].op, len(self._values_read(reader))) for reader in (*readers, *behind)}
+        kinds = {(self._a.nodes[reader].op, len(self._values_read(reader))) for reader in readers}
         forks = len(readers) > 1
         others = {t for reader in readers for t in self._values_read(reader) if self._source[t] not in own}
         joins = not all(self._is_made_of(t, self._source[tensor]) for t in others)
@@ -164,7 +129,7 @@ class OperatorKinds:
             op = self._b.nodes[reader].op
             if any(_is_related(kind, op) and count >= least for kind, count in kinds):
                 continue
-            if not (joins and self._count_values(reader) > 1) and not (forks and self._is_new(op)):
+            if not (joins and self._count_values(reader) > 1) and not (forks and op in self._new_operators):
                 return False
         return True
 

@@ -16,13 +16,13 @@ Nodes between fixed points whose own outputs have new names form a group, and sh
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hieronnx.graph.operators import LAYOUT_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
+from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import OperatorKinds, find_readers
 
 # A region that has not closed after so many nodes is no region: the name was a coincidence.
@@ -59,16 +59,15 @@ class Matcher:
         self.matches: dict[int, Match] = {}
         self.tensor_in_a: list[int | None] = [None] * len(b.names)
         self.passed_on: dict[int, int | None] = {}
-        self.graph_in_a: dict[int, int] = {0: 0}
+        self.graph_in_a: dict[int, int] = {}
         self._fixed = fixed or {}
         """Tensors of B that are known to be tensors of A, whatever their names."""
         self._fixed_in_a = set(self._fixed.values())
         self._names_in_b = {name for tensor, name in enumerate(b.names) if tensor not in self._fixed}
-        self._by_name: dict[str, list[int]] = defaultdict(list)
-        for tensor, name in enumerate(a.names):
-            if name and tensor not in self._fixed_in_a:
-                self._by_name[name].append(tensor)
-        self._by_structure: dict[Hashable, list[int]] = defaultdict(list)
+        named = (t for t, name in enumerate(a.names) if name and t not in self._fixed_in_a)
+        self._by_name = group(named, a.names.__getitem__)
+        keys = [self._structure_key(node, node.graph, self._number_in_a) for node in a.nodes]
+        self._by_structure = group(range(len(keys)), keys.__getitem__)
         self._taken: set[int] = set()
         """Nodes of A that a node of B stands for."""
         self._reordered = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
@@ -76,33 +75,26 @@ class Matcher:
 
     def run(self) -> Matcher:
         """Match every node of B, the bodies of a control-flow node right after the node itself."""
-        self._add_tensors(self._pair_ends(self.a.graphs[0].inputs, self.b.graphs[0].inputs))
+        self._pair_graphs(0, 0)
         functions = {graph.key: number for number, graph in reversed(list(enumerate(self.a.graphs)))}
         for number, graph in enumerate(self.b.graphs[1:], 1):
             if graph.owner is None and graph.key in functions:
                 self._pair_graphs(functions[graph.key], number)
         for tensor in self.b.constants:
             self.tensor_in_a[tensor] = self._find_by_name(tensor)
-        for index, node in enumerate(self.a.nodes):
-            self._by_structure[self._structure_key(node, node.graph, self._number_in_a)].append(index)
         for index in self.b.file_order:
-            node = self.b.nodes[index]
             self._match_node(index)
-            for body in node.bodies:
-                self._pair_body(index, body)
+            match = self.matches.get(index)
+            bodies = [g for n in (match.region if match else ()) for g in self.a.nodes[n].bodies]
+            for body in self.b.nodes[index].bodies:
+                same = next((g for g in bodies if self.a.graphs[g].label == self.b.graphs[body].label), None)
+                if same is not None:
+                    self._pair_graphs(same, body)
         return self
 
     def _pair_graphs(self, graph_a: int, graph_b: int) -> None:
         self.graph_in_a[graph_b] = graph_a
         self._add_tensors(self._pair_ends(self.a.graphs[graph_a].inputs, self.b.graphs[graph_b].inputs))
-
-    def _pair_body(self, owner: int, body: int) -> None:
-        """Pair a body of B with the first of the same label that a node in its owner's region has."""
-        match, label = self.matches.get(owner), self.b.graphs[body].label
-        bodies = (g for n in (match.region if match else ()) for g in self.a.nodes[n].bodies)
-        same = next((g for g in bodies if self.a.graphs[g].label == label), None)
-        if same is not None:
-            self._pair_graphs(same, body)
 
     def _pair_ends(self, of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
         """Pair the inputs or outputs of two graphs: fixed ones, by name, those left by position if equally many."""
@@ -170,10 +162,10 @@ class Matcher:
         """Match a tensor in another layout with A's tensor of its name, if the tensor read is known to be that."""
         node, source = self.b.nodes[index], self.values.source
         read, output = self.tensor_in_a[node.inputs[0]], named.get(node.outputs[0])
-        if read is None or output is None or source[read] != source[output]:
-            return False
-        self.passed_on[index] = self.tensor_in_a[node.outputs[0]] = output
-        return True
+        is_same = read is not None and output is not None and source[read] == source[output]
+        if is_same:
+            self.passed_on[index] = self.tensor_in_a[node.outputs[0]] = output
+        return is_same
 
     def _pass_on(self, index: int, read: int) -> None:
         """Take what an inserted node passes on for the tensor of A that it reads."""
@@ -192,12 +184,12 @@ class Matcher:
         node, constant = self.b.nodes[index], self.b.flow.constant
         graph = self.graph_in_a.get(node.graph)
         read = [self.tensor_in_a[t] for t in node.reads if not constant[t]]
-        known = [t for t in read if t is not None]
-        if graph is None or node.bodies or not known or len(known) < len(read) or NO_TENSOR in node.outputs[:1]:
+        of_a = [t for t in read if t is not None]
+        if graph is None or node.bodies or not of_a or len(of_a) < len(read) or NO_TENSOR in node.outputs[:1]:
             return
         if any(self._find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
             return  # a group with the node that makes the known tensor says more
-        match = self.kinds.find(index, graph, known, lambda n: n not in self._taken and not self._is_in_b(n))
+        match = self.kinds.find(index, graph, of_a, lambda n: n not in self._taken and not self._is_in_b(n))
         if match is not None:
             region, sure = match
             last = self.a.nodes[region[-1]]
@@ -259,9 +251,9 @@ class Matcher:
         for of_b, of_a in zip(node.inputs, same.inputs, strict=True):
             if NO_TENSOR in (of_b, of_a) or self.a.flow.constant[of_a]:
                 continue
-            known, feeder = self.tensor_in_a[of_b], self.b.producers[of_b]
+            named, feeder = self.tensor_in_a[of_b], self.b.producers[of_b]
             match = None if feeder is None else self.matches.get(feeder)
-            if feeder is None or match is None or not match.altered or known is None or number[known] == number[of_a]:
+            if feeder is None or match is None or not match.altered or named is None or number[named] == number[of_a]:
                 continue
             region = self._find_region([of_a], self._gather_group(feeder)[1])
             if region is not None:
@@ -322,14 +314,13 @@ class Matcher:
         """Find the node of A with the same operator, attributes and inputs, whatever their names."""
         node = self.b.nodes[index]
         graph = self.graph_in_a.get(node.graph)
-        if graph is None or not node.inputs or node.bodies:
-            return None
-        key = self._structure_key(node, graph, self._number_in_b)
+        is_comparable = graph is not None and node.inputs and not node.bodies
+        key = self._structure_key(node, graph, self._number_in_b) if is_comparable else None
         if key is None:
             return None
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
         chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)] or same
-        classes = {self.values.key(n, self.a.nodes[n]) for n in chosen}
+        classes = {self.values.key(n) for n in chosen}
         return Match((chosen[0],), True) if len(classes) == 1 else None
 
     def _is_in_b(self, node: int) -> bool:
@@ -337,7 +328,7 @@ class Matcher:
         names = self.a.names
         return any(t in self._fixed_in_a or names[t] in self._names_in_b for t in self.a.nodes[node].makes)
 
-    def _structure_key(self, node: ViewNode, graph: int, number: Callable[[int], Hashable]) -> Hashable:
+    def _structure_key(self, node: ViewNode, graph: int | None, number: Callable[[int], Hashable]) -> Hashable:
         """Key a node by operator and inputs, constants all alike; None if an input is unknown, or none is computed."""
         inputs = tuple(number(t) for t in node.inputs)
         if None in inputs or all(i == "constant" for i in inputs):
@@ -350,22 +341,20 @@ class Matcher:
         return "constant" if self.a.flow.constant[tensor] else self.values.number[tensor]
 
     def _number_in_b(self, tensor: int) -> Hashable:
-        same = None if tensor == NO_TENSOR else self.tensor_in_a[tensor]
-        if tensor == NO_TENSOR or same is not None:
-            return self._number_in_a(NO_TENSOR if same is None else same)
+        same = NO_TENSOR if tensor == NO_TENSOR else self.tensor_in_a[tensor]
+        if same is not None:
+            return self._number_in_a(same)
         return "constant" if self.b.flow.constant[tensor] else None
 
 
 def _pair_outputs(node: ViewNode, other: ViewNode) -> dict[int, int]:
-    return {
-        of_b: of_a for of_b, of_a in zip(node.outputs, other.outputs, strict=False) if NO_TENSOR not in (of_b, of_a)
-    }
+    pairs = zip(node.outputs, other.outputs, strict=False)
+    return {of_b: of_a for of_b, of_a in pairs if NO_TENSOR not in (of_b, of_a)}
 
 
 def _contradict(a: TensorType | None, b: TensorType | None) -> bool:
     """Say whether two tensor types cannot be the same tensor's: static sizes that differ, or ranks."""
     if a is None or b is None:
         return False
-    if len(a.shape) != len(b.shape):
-        return True
-    return any(x is not None and y is not None and x != y for x, y in zip(a.shape, b.shape, strict=True))
+    sizes = zip(a.shape, b.shape, strict=False)
+    return len(a.shape) != len(b.shape) or any(x != y and None not in (x, y) for x, y in sizes)

@@ -19,9 +19,7 @@ from hieronnx.match.structure import Matcher
 def pair_constants(matcher: Matcher, work: Mapping[int, Sequence[int]]) -> dict[int, int]:
     """Return for nodes of B that compute constants the nodes of A that they stand for.
 
-    Args:
-        matcher: The graphs, matched; it learns which tensor of A each constant is.
-        work: For each node of B the nodes of A whose work it does.
+    `work` has for each node of B the nodes of A whose work it does. The matcher learns which tensor each constant is.
     """
     nodes: dict[int, int] = {}
     pending = list(work.items())
@@ -48,12 +46,10 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[t
     read_by_a = _see_through(a, (t for node in nodes for t in a.nodes[node].reads if a.flow.constant[t]))
     inside = set(nodes)
     of_a = [t for t in read_by_a if a.producers[t] not in inside and number[t] not in paired]
-    computed_a, held_a = _part(a, of_a)
-    computed_b, held_b = _part(b, of_b)
-    sizes_a, sizes_b = {_size(a, t) for t in held_a}, {_size(b, t) for t in held_b}
-    shared = {size for size in sizes_a & sizes_b if size > 1}
-    held_a, held_b = ([t for t in held if _size(v, t) in shared] for v, held in ((a, held_a), (b, held_b)))
-    for left_a, left_b in ((computed_a, computed_b), (held_a, held_b)):
+    sizes_a, sizes_b = ({t: _size(view, t) for t in tensors} for view, tensors in ((a, of_a), (b, of_b)))
+    shared = {size for size in {*sizes_a.values()} & {*sizes_b.values()} if size is not None and size > 1}
+    for fitting in ({None}, shared):
+        left_a, left_b = ([t for t, size in sizes.items() if size in fitting] for sizes in (sizes_a, sizes_b))
         if len(left_a) == len(left_b) == 1:
             yield left_b[0], left_a[0]
 
@@ -68,16 +64,10 @@ def _see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
     return sources
 
 
-def _part(view: View, tensors: Iterable[int]) -> tuple[list[int], list[int]]:
-    """Part tensors into those that are computed, and those that are held."""
-    parts: tuple[list[int], list[int]] = [], []
-    for tensor in tensors:
-        parts[view.producers[tensor] is None].append(tensor)
-    return parts
-
-
-def _size(view: View, tensor: int) -> int:
-    """Return how many elements a tensor has; 0 where that is not known."""
+def _size(view: View, tensor: int) -> int | None:
+    """Return how many elements a tensor has that is held, 0 where that is not known; None for one that is computed."""
+    if view.producers[tensor] is not None:
+        return None
     type_ = view.types[tensor]
     shape = () if type_ is None else type_.shape
     return 0 if None in shape else math.prod(size for size in shape if size is not None)
@@ -98,7 +88,7 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
     visible = _find_visible(matcher)
     tensors: list[int | None] = []
     for tensor, number in enumerate(numbers):
-        graphs = visible.get(a.tensor_graphs[tensor], frozenset())
+        graphs = visible.get(a.tensor_graphs[tensor], ())
         others = (t for t in equal.get(number, ()) if b.tensor_graphs[t] in graphs)
         tensors.append(exact[tensor] if tensor in exact else next(others, None))
     return tensors
@@ -117,15 +107,13 @@ def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:
     return matcher.a.constants.get(of_a) == matcher.b.constants[of_b]
 
 
-def _find_visible(matcher: Matcher) -> dict[int, frozenset[int]]:
+def _find_visible(matcher: Matcher) -> dict[int, list[int]]:
     """Return for each graph of A the graphs of B whose tensors its match can read: itself and all around it."""
     visible = {}
     for of_b, of_a in matcher.graph_in_a.items():
-        around, graph = {of_b}, of_b
-        while (owner := matcher.b.graphs[graph].owner) is not None:
-            graph = matcher.b.nodes[owner].graph
-            around.add(graph)
-        visible[of_a] = frozenset(around)
+        visible[of_a] = [of_b]
+        while (owner := matcher.b.graphs[visible[of_a][-1]].owner) is not None:
+            visible[of_a].append(matcher.b.nodes[owner].graph)
     return visible
 
 

@@ -22,8 +22,8 @@ from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
 from hieronnx.tools.adapters.optimizers import OPTIMIZERS
 from hieronnx.tools.carry import CarryResult, carry
-from hieronnx.tools.carry.transfer import transfer
-from hieronnx.tools.carry.views import open_pair
+from hieronnx.tools.carry.carrying import transfer
+from hieronnx.tools.carry.pair import open_pair
 from support.annotated import annotated
 from support.cli import run
 from support.exports import export_ours, shared_folder

@@ -88,7 +88,7 @@ def classify(trace: Trace, tensors: FilePrints, computed: Iterable[int], outputs
 
 
 def _are_distinctive(prints: Prints) -> bool:
-    return all(one.telling for one in prints)
+    return all(one.distinctive for one in prints)
 
 
 def _cluster(trace: Trace) -> tuple[dict[int, int], list[list[int]]]:
@@ -121,7 +121,7 @@ def _find_class(prints: Prints, shown: Sequence[Prints], index: FingerprintIndex
 def _distance(a: Prints, b: Prints) -> float:
     """Return how far two tensors are apart on any set of inputs, in whatever order their values are."""
     apart = max(map(distance, a, b))
-    return max(apart, _distance_in_order(a, b)) if a[0].plain else apart
+    return max(apart, _distance_in_order(a, b)) if a[0].low_information else apart
 
 
 def _distance_in_order(a: Prints, b: Prints) -> float:

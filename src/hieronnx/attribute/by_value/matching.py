@@ -115,7 +115,7 @@ class Matcher:
             return None  # the same numbers in an order that they never had, from something else: only in passing
         wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         read = [value for value in values if value in wanted]
-        if not shared and not read and self._trace.prints[values[0]][0].plain:
+        if not shared and not read and self._trace.prints[values[0]][0].low_information:
             return None  # a pattern of two values that comes from elsewhere and goes elsewhere
         match = self._decide(value_class, self._projection.producers(read or values))
         scopes = set(self._projection.scopes(match.ops))

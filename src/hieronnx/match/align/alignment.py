@@ -13,16 +13,17 @@ order that comes from the structure. Last, nodes that are alike swap their match
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATCH, Interner, NumberedGraph, Side, number_graph
-from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, group_pairs, longest_rising
+from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Side, number_graph
+from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, longest_rising
 
-_NodeKey: TypeAlias = Callable[[Side, int], Hashable]
-_GraphKey: TypeAlias = Callable[[NumberedGraph, int], Hashable]
+_Key: TypeAlias = Callable[[NumberedGraph, int], Hashable]
+"""Keys a node of a graph; None where it has none."""
 
 
 def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
@@ -59,15 +60,8 @@ class Alignment:
         graph_in_a: for each graph of B the graph of A that it was aligned with.
     """
 
-    def __init__(
-        self,
-        a: Side,
-        b: Side,
-        interner: Interner,
-        preference: Preference,
-        numbered: dict[tuple[int, int], NumberedGraph],
-    ) -> None:
-        self.a, self.b, self.interner, self.preference, self.numbered = a, b, interner, preference, numbered
+    def __init__(self, a: Side, b: Side, preference: Preference) -> None:
+        self.a, self.b, self.preference = a, b, preference
         self.match_in_b = [NO_MATCH] * len(a.view.nodes)
         self.match_in_a = [NO_MATCH] * len(b.view.nodes)
         self.graph_in_a: dict[int, int] = {}
@@ -84,34 +78,31 @@ class Alignment:
             self.graph_in_a[graph_b] = graph_a
             _GraphAlignment(self, graph_a, graph_b).run()
             for index in self.a.view.nodes_in[graph_a]:
-                waiting += self._pair_bodies(index)
+                match = self.match_in_b[index]
+                bodies = self.b.view.nodes[match].bodies if match != NO_MATCH else ()
+                others = {self.b.view.graphs[g].label: g for g in bodies}
+                labels = ((g, self.a.view.graphs[g].label) for g in self.a.view.nodes[index].bodies)
+                waiting += [(g, others[label]) for g, label in labels if label in others]
         return self
 
-    def _pair_bodies(self, index: int) -> list[tuple[int, int]]:
-        bodies, match = self.a.view.nodes[index].bodies, self.match_in_b[index]
-        if not bodies or match == NO_MATCH:
-            return []
-        others = {self.b.view.graphs[g].label: g for g in self.b.view.nodes[match].bodies}
-        labels = ((g, self.a.view.graphs[g].label) for g in bodies)
-        return [(g, others[label]) for g, label in labels if label in others]
+
+def _signature(graph: NumberedGraph, node: int) -> Hashable:
+    return graph.side.signatures[node]
 
 
-def _signature(side: Side, node: int) -> Hashable:
-    return side.signatures[node]
+def _operator(graph: NumberedGraph, node: int) -> Hashable:
+    return graph.side.operators[node]
 
 
-def _operator(side: Side, node: int) -> Hashable:
-    return side.operators[node]
-
-
-def _initializer_names(side: Side, node: int) -> Hashable:
+def _initializer_names(graph: NumberedGraph, node: int) -> Hashable:
+    side = graph.side
     names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.initializers)
     return (side.signatures[node], names) if names else None
 
 
-def _output_name(side: Side, node: int) -> Hashable:
-    _, name = side.view.node_key(node)
-    return (side.signatures[node], name) if name else None
+def _output_name(graph: NumberedGraph, node: int) -> Hashable:
+    _, name = graph.side.view.node_key(node)
+    return (graph.side.signatures[node], name) if name else None
 
 
 class _GraphAlignment:
@@ -124,9 +115,14 @@ class _GraphAlignment:
         self.boundary = pair_ends(a, a.inputs(graph_a), b, b.inputs(graph_b))
         """Pairs of tensors that come from outside: inputs, and what is captured."""
         self.outputs = pair_ends(a, a.view.graphs[graph_a].outputs, b, b.view.graphs[graph_b].outputs)
+        self.outputs_by_a = group(self.outputs, lambda pair: pair[0])
         self.a, self.b = self._number(0, a, graph_a), self._number(1, b, graph_b)
         captured_a, captured_b = (
-            {self._outer_key(which, graph.side, t): t for t in self._find_captured(graph)}
+            {
+                self._outer_key(which, graph.side, t): t
+                for t in graph.uses
+                if graph.side.view.tensor_graphs[t] != graph.graph and t not in graph.side.initializers
+            }
             for which, graph in enumerate((self.a, self.b))
         )
         self.boundary += [(tensor, captured_b[key]) for key, tensor in captured_a.items() if key in captured_b]
@@ -137,32 +133,22 @@ class _GraphAlignment:
 
     def _number(self, which: int, side: Side, graph: int) -> NumberedGraph:
         """Number a graph; one that stands alone, which is what takes long, only once for all alignments."""
-        numbered = self.alignment.numbered.get((which, graph))
-        if numbered is None:
-            positions = group_pairs((pair[which], position) for position, pair in enumerate(self.outputs))
-            leaf_key = self._make_leaf_key(which, side)
-            numbered = number_graph(side, graph, self.alignment.interner, leaf_key, positions)
-            if side.view.graphs[graph].owner is None:
-                self.alignment.numbered[which, graph] = numbered
-        return numbered
+        if graph in side.numbered:
+            return side.numbered[graph]
+        inputs = {pair[which]: position for position, pair in enumerate(self.boundary)}
+        outputs = group(range(len(self.outputs)), lambda position: self.outputs[position][which])
 
-    def _make_leaf_key(self, which: int, side: Side) -> Callable[[int], Hashable]:
-        """Return the function that keys what a graph does not compute itself, alike on both sides."""
-        positions = {pair[which]: position for position, pair in enumerate(self.boundary)}
-
-        def key(tensor: int) -> Hashable:
-            if tensor in positions:
-                return "input", positions[tensor]
+        def leaf_key(tensor: int) -> Hashable:
+            if tensor in inputs:
+                return "input", inputs[tensor]
             if tensor in side.initializers:
                 return "held", side.initializers[tensor]
             return "outer", self._outer_key(which, side, tensor)
 
-        return key
-
-    def _find_captured(self, graph: NumberedGraph) -> list[int]:
-        """Return what a graph reads of the graphs around it, initializers not counted."""
-        side = graph.side
-        return [t for t in graph.uses if side.view.tensor_graphs[t] != graph.graph and t not in side.initializers]
+        numbered = number_graph(side, graph, leaf_key, outputs)
+        if side.view.graphs[graph].owner is None:
+            side.numbered[graph] = numbered
+        return numbered
 
     def _outer_key(self, which: int, side: Side, tensor: int) -> Hashable:
         """Key a tensor of a graph around this one by what it is on side A, if it has a match there."""
@@ -181,30 +167,30 @@ class _GraphAlignment:
         """Match what can be matched: first what is alike in every respect, last what has changed in some."""
         preference = self.alignment.preference
         if preference.initializer_names:
-            self._match_unique(lambda g, n: _initializer_names(g.side, n))
+            self._match_alike(_initializer_names)
         if preference.output_names:
-            self._match_unique(lambda g, n: _output_name(g.side, n))
+            self._match_alike(_output_name)
         for _ in range(2):  # the second time for those that the first made the only ones
-            self._match_unique(lambda g, n: (g.around[n], g.inside.get(n)))
+            self._match_alike(lambda g, n: (g.around[n], g.inside.get(n)))
             if preference.from_below:
-                self._match_unique(lambda g, n: g.down[n])
-            self._match_unique(lambda g, n: g.up[n])
+                self._match_alike(lambda g, n: g.down[n])
+            self._match_alike(lambda g, n: g.up[n])
             self._spread_to_producers(_signature)
-            self._match_unique(lambda g, n: g.down[n])
+            self._match_alike(lambda g, n: g.down[n])
             self._spread(_signature)
         self._match_in_order(lambda g, n: g.near[n])
         self._spread(_signature)
-        self._match_in_order(lambda g, n: g.side.signatures[n])
+        self._match_in_order(_signature)
         self._spread(_signature)
         self._spread_all(_operator)
-        self._match_in_order(lambda g, n: g.side.operators[n])
+        self._match_in_order(_operator)
         self._spread(_operator)
-        self._match_copies(lambda g, n: g.around[n])
-        self._match_copies(lambda g, n: g.up[n])
-        ties = _TieBreaker(self)
-        ties.swap_equal_nodes()
+        self._match_alike(lambda g, n: g.around[n], copies=True)
+        self._match_alike(lambda g, n: g.up[n], copies=True)
+        self._swap_equal_nodes()
         if not preference.output_names:
-            ties.move_upstream()
+            _move_upstream(self.a, self.match_in_b, self.b.side, self.match_in_a)
+            _move_upstream(self.b, self.match_in_a, self.a.side, self.match_in_b)
         self._spread_all(_signature)
 
     def _match(self, a: int, b: int) -> None:
@@ -213,29 +199,24 @@ class _GraphAlignment:
         self.unmatched[1] -= 1
         self.new.append((a, b))
 
-    def _match_unique(self, key: _GraphKey) -> None:
-        """Match nodes that are on each side the only unmatched one with their key; None is no key."""
-        for nodes, others in self._group_unmatched(key):
-            if len(nodes) == len(others) == 1:
-                self._match(nodes[0], others[0])
+    def _match_alike(self, key: _Key, *, copies: bool = False) -> None:
+        """Match nodes that are on each side the only unmatched one with their key; None is no key.
 
-    def _match_copies(self, key: _GraphKey) -> None:
-        """Match what is left and alike, one with one: copies of a computation, of which any may be any."""
-        for nodes, others in self._group_unmatched(key):
-            for a, b in zip(nodes, others, strict=False):
-                self._match(a, b)
-
-    def _group_unmatched(self, key: _GraphKey) -> Iterable[tuple[list[int], list[int]]]:
-        """Return the unmatched nodes that have the same key, of both sides."""
+        With `copies` also where there are several: copies of a computation, of which any may be any.
+        """
         if not all(self.unmatched):
-            return []
-        free = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), lambda n: key(self.a, n))
-        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), lambda n: key(self.b, n))
-        return [(nodes, others[value]) for value, nodes in free.items() if value is not None and value in others]
+            return
+        nodes = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), partial(key, self.a))
+        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), partial(key, self.b))
+        for value, of_a in nodes.items():
+            of_b = others.get(value, ())
+            if value is not None and (copies or len(of_a) == len(of_b) == 1):
+                for a, b in zip(of_a, of_b, strict=False):
+                    self._match(a, b)
 
     # Spreading -------------------------------------------------------------------------------------------
 
-    def _spread_to_producers(self, key: _NodeKey) -> None:
+    def _spread_to_producers(self, key: _Key) -> None:
         """Match what feeds new matches at the same position: what equal results are computed from is equal."""
         waiting = deque(self.new)
         while waiting and all(self.unmatched):
@@ -244,7 +225,7 @@ class _GraphAlignment:
             self._match_producers(index_a, index_b, key)
             waiting.extend(self.new[position] for position in range(before - len(self.new), 0))
 
-    def _spread(self, key: _NodeKey) -> None:
+    def _spread(self, key: _Key) -> None:
         """Let matches find their neighbours: what feeds them at the same position, and what alone reads the same."""
         for of_a, of_b in self.boundary:
             self._match_readers(of_a, of_b, key)
@@ -255,13 +236,12 @@ class _GraphAlignment:
             for of_a, of_b in zip(node_a.outputs, node_b.outputs, strict=False):
                 self._match_readers(of_a, of_b, key)
 
-    def _spread_all(self, key: _NodeKey) -> None:
+    def _spread_all(self, key: _Key) -> None:
         self.new = deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
         self._spread(key)
 
-    def _match_producers(self, a: int, b: int, key: _NodeKey) -> None:
+    def _match_producers(self, a: int, b: int, key: _Key) -> None:
         feeds = dict(self.b.feeds(b))
-        side_a, side_b = self.a.side, self.b.side
         for position, of_a in self.a.feeds(a):
             of_b = feeds.get(position, NO_TENSOR)
             producer_a, producer_b = self.a.producer(of_a), self.b.producer(of_b)
@@ -269,17 +249,17 @@ class _GraphAlignment:
                 continue
             if self.match_in_b[producer_a] != NO_MATCH or self.match_in_a[producer_b] != NO_MATCH:
                 continue
-            same_output = side_a.output_positions[of_a] == side_b.output_positions[of_b]
-            if same_output and key(side_a, producer_a) == key(side_b, producer_b):
+            same_output = self.a.side.output_positions[of_a] == self.b.side.output_positions[of_b]
+            if same_output and key(self.a, producer_a) == key(self.b, producer_b):
                 self._match(producer_a, producer_b)
 
-    def _match_readers(self, of_a: int, of_b: int, key: _NodeKey) -> None:
+    def _match_readers(self, of_a: int, of_b: int, key: _Key) -> None:
         uses_a = [use for use in self.a.uses.get(of_a, ()) if self.match_in_b[use[0]] == NO_MATCH]
         uses_b = [use for use in self.b.uses.get(of_b, ()) if self.match_in_a[use[0]] == NO_MATCH]
         if not uses_a or not uses_b:
             return
-        readers_a = group(uses_a, lambda use: (key(self.a.side, use[0]), use[1]))
-        readers_b = group(uses_b, lambda use: (key(self.b.side, use[0]), use[1]))
+        readers_a = group(uses_a, lambda use: (key(self.a, use[0]), use[1]))
+        readers_b = group(uses_b, lambda use: (key(self.b, use[0]), use[1]))
         for value, readers in readers_a.items():
             others = readers_b.get(value, ())
             if len(readers) == len(others) == 1:
@@ -289,103 +269,82 @@ class _GraphAlignment:
 
     # In order --------------------------------------------------------------------------------------------
 
-    def _match_in_order(self, key: _GraphKey) -> None:
+    def _match_in_order(self, key: _Key) -> None:
         """Align what is left between the matches that come in the same order on both sides."""
         if not all(self.unmatched):
             return
-        for left_a, left_b in self._find_gaps():
-            pairs = align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b])
-            for i, j in pairs:
-                self._match(left_a[i], left_b[j])
-
-    def _find_gaps(self) -> Iterable[tuple[list[int], list[int]]]:
         positions = {n: position for position, n in enumerate(self.b.order)}
         matched = [(i, positions[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
         fixed = [matched[at] for at in longest_rising([j for _, j in matched])]
-        gaps = []
         start_a = start_b = 0
         for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
             left_a = [n for n in self.a.order[start_a:end_a] if self.match_in_b[n] == NO_MATCH]
             left_b = [n for n in self.b.order[start_b:end_b] if self.match_in_a[n] == NO_MATCH]
-            if left_a and left_b:
-                gaps.append((left_a, left_b))
+            for i, j in align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b]):
+                self._match(left_a[i], left_b[j])
             start_a, start_b = end_a + 1, end_b + 1
-        return gaps
 
+    # Ties ------------------------------------------------------------------------------------------------
 
-class _TieBreaker:
-    """Swaps matches among nodes that are alike, by what their readers read."""
-
-    def __init__(self, aligned: _GraphAlignment) -> None:
-        self._a, self._b = aligned.a, aligned.b
-        self._match_in_b, self._match_in_a = aligned.match_in_b, aligned.match_in_a
-        self._outputs = group_pairs(aligned.outputs)
-
-    def swap_equal_nodes(self) -> None:
+    def _swap_equal_nodes(self) -> None:
         """Let nodes that compute the same swap matches, so that most of their readers' matches read their match."""
-        unmatched = group((n for n in self._b.order if self._match_in_a[n] == NO_MATCH), self._b.up.__getitem__)
-        for number, equals in group(self._a.order, self._a.up.__getitem__).items():
+        unmatched = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), self.b.up.__getitem__)
+        for number, equals in group(self.a.order, self.a.up.__getitem__).items():
             free = unmatched.get(number, ())
             if len(equals) + len(free) > 1:
                 self._swap(equals, free)
 
     def _swap(self, equals: Sequence[int], free: Sequence[int]) -> None:
-        votes: dict[tuple[int | None, int | None], float] = defaultdict(float)
+        votes: dict[tuple[int, int | None], float] = defaultdict(float)
         for node, match, weight in self._find_votes(equals):
             votes[node, match] += weight
-        pairs: list[tuple[int | None, int | None]] = [
-            (node, None if self._match_in_b[node] == NO_MATCH else self._match_in_b[node]) for node in equals
-        ]
-        pairs += [(None, node) for node in free]
+        pairs = [*((node, self.match_in_b[node]) for node in equals), *((NO_MATCH, node) for node in free)]
         for a, b in exchange_partners(pairs, votes):
-            if a is not None:
-                self._match_in_b[a] = NO_MATCH if b is None else b
-            if b is not None:
-                self._match_in_a[b] = NO_MATCH if a is None else a
+            if a != NO_MATCH:
+                self.match_in_b[a] = b
+            if b != NO_MATCH:
+                self.match_in_a[b] = a
 
-    def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int, float]]:
+    def _find_votes(self, equals: Sequence[int]) -> Iterator[tuple[int, int | None, float]]:
         """Yield for each use of an output the node of B that is used there, and what that says.
 
         A reader of several of these nodes is one node that may have changed: all its votes together count as one.
         """
-        nodes = self._a.side.view.nodes
+        nodes = self.a.side.view.nodes
         own = {tensor for node in equals for tensor in nodes[node].outputs}
         weights: dict[int, float] = {}
         for node in equals:
             for position, tensor in enumerate(nodes[node].outputs):
-                for reader, at in self._a.uses.get(tensor, ()):
-                    match = self._match_in_b[reader]
-                    inputs = () if match == NO_MATCH else self._b.side.view.nodes[match].inputs
+                for reader, at in self.a.uses.get(tensor, ()):
+                    match = self.match_in_b[reader]
+                    inputs = () if match == NO_MATCH else self.b.side.view.nodes[match].inputs
                     if 0 <= at < len(inputs):
                         if reader not in weights:
                             weights[reader] = 1 / sum(t in own for t in nodes[reader].inputs)
                         yield node, self._find_maker(inputs[at], position), weights[reader]
-                yield from ((node, self._find_maker(of_b, position), 1) for of_b in self._outputs.get(tensor, ()))
+                for _, of_b in self.outputs_by_a.get(tensor, ()):
+                    yield node, self._find_maker(of_b, position), 1
 
-    def _find_maker(self, tensor: int, position: int) -> int:
+    def _find_maker(self, tensor: int, position: int) -> int | None:
         """Return the node of B that makes a tensor as its output at a position."""
-        producer = None if tensor == NO_TENSOR else self._b.side.view.producers[tensor]
-        at_position = producer is not None and self._b.side.output_positions[tensor] == position
-        return producer if producer is not None and at_position else NO_MATCH
+        is_made = tensor != NO_TENSOR and self.b.side.output_positions[tensor] == position
+        return self.b.side.view.producers[tensor] if is_made else None
 
-    def move_upstream(self) -> None:
-        """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
 
-        The readers of the second then read something that was put in between; those of the first could not.
-        """
-        self._move_upstream(self._a, self._match_in_b, self._b.side, self._match_in_a)
-        self._move_upstream(self._b, self._match_in_a, self._a.side, self._match_in_b)
+def _move_upstream(graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
+    """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
 
-    def _move_upstream(self, graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
-        side = graph.side
-        for node in [n for n in reversed(graph.order) if matches[n] == NO_MATCH]:
-            readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
-            feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
-            for follower, _ in readers:
-                match = matches[follower]
-                if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
-                    matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
-                    break
+    The readers of the second then read something that was put in between; those of the first could not.
+    """
+    side = graph.side
+    for node in [n for n in reversed(graph.order) if matches[n] == NO_MATCH]:
+        readers = [use for t in side.view.nodes[node].outputs for use in graph.uses.get(t, ())]
+        feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
+        for follower, _ in readers:
+            match = matches[follower]
+            if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
+                matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
+                break
 
 
 def _find_feeder(side: Side, reader: int, position: int) -> int | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
 NO_MATCH = -1
@@ -28,22 +29,13 @@ def given_inputs(node: ViewNode) -> tuple[int, ...]:
     return inputs
 
 
-class Interner:
-    """Gives equal things equal numbers, on both sides of a comparison."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def intern(self, key: Hashable) -> int:
-        """Return the number of a key, the same each time."""
-        return self._numbers.setdefault(key, len(self._numbers))
-
-
 @dataclass(slots=True)
 class Side:
     """One of two models that are compared."""
 
     view: View
+    interner: Interner
+    """Shared by both."""
     signatures: list[int]
     """For each node a number for its operator, the operator's version, its attributes and which outputs it has."""
     operators: list[int]
@@ -54,6 +46,8 @@ class Side:
     """For each initializer its contents if they are few, whether they count or not."""
     opsets: list[Mapping[str, int]]
     """For each graph the opset imports that hold in it."""
+    numbered: dict[int, NumberedGraph] = field(default_factory=dict)
+    """The graphs that were numbered once for all alignments."""
     output_positions: list[int] = field(init=False)
     """For each tensor its position among the outputs of the node that makes it."""
     input_positions: dict[int, int] = field(init=False)
@@ -115,24 +109,20 @@ class NumberedGraph:
 
 
 def number_graph(
-    side: Side, graph: int, interner: Interner, leaf: Callable[[int], Hashable], outputs: Mapping[int, Iterable[int]]
+    side: Side, graph: int, leaf: Callable[[int], Hashable], outputs: Mapping[int, Iterable[int]]
 ) -> NumberedGraph:
     """Number the nodes of a graph.
 
-    Args:
-        side: The model.
-        graph: The number of the graph.
-        interner: Shared with the other side.
-        leaf: Keys what the graph does not compute itself, alike on both sides.
-        outputs: For each tensor that is an output its positions among the outputs, alike on both sides.
+    `leaf` keys what the graph does not compute itself, and `outputs` has for each tensor that is an output its
+    positions among the outputs; both alike on both sides.
     """
     numbered = NumberedGraph(side, graph)
-    _find_uses(numbered, interner)
+    _find_uses(numbered)
     ends = [p for t in side.view.graphs[graph].outputs if (p := numbered.producer(t)) is not None]
     numbered.order = _post_order(numbered, [*ends, *side.view.nodes_in[graph]])
-    _number_up(numbered, interner, leaf)
-    _number_down(numbered, interner, outputs)
-    _number_around(numbered, interner)
+    _number_up(numbered, leaf)
+    _number_down(numbered, outputs)
+    _number_around(numbered)
     unused = [n for n in numbered.order if not any(t in numbered.uses for t in side.view.nodes[n].outputs)]
     if len(unused) > 1:  # which of them comes first in the file is no part of the structure
         unused.sort(key=numbered.around.__getitem__)
@@ -140,15 +130,12 @@ def number_graph(
     return numbered
 
 
-def _find_uses(numbered: NumberedGraph, interner: Interner) -> None:
-    for index in numbered.side.view.nodes_in[numbered.graph]:
-        node = numbered.side.view.nodes[index]
-        if node.bodies:
-            inside = _find_uses_inside(numbered.side, node)
-            numbered.captured[index] = [
-                (_CAPTURED - interner.intern(("captured", tuple(sorted(uses)))), tensor)
-                for tensor, uses in inside.items()
-            ]
+def _find_uses(numbered: NumberedGraph) -> None:
+    side = numbered.side
+    for index in side.view.nodes_in[numbered.graph]:
+        inside = _find_uses_inside(side, side.view.nodes[index])
+        keys = ((tensor, ("captured", tuple(sorted(uses)))) for tensor, uses in inside.items())
+        numbered.captured[index] = [(_CAPTURED - side.interner[key], tensor) for tensor, key in keys]
         for position, tensor in numbered.feeds(index):
             if tensor != NO_TENSOR:
                 numbered.uses.setdefault(tensor, []).append((index, position))
@@ -190,48 +177,45 @@ def _post_order(numbered: NumberedGraph, roots: Iterable[int]) -> list[int]:
     return order
 
 
-def _number_up(numbered: NumberedGraph, interner: Interner, leaf: Callable[[int], Hashable]) -> None:
-    side = numbered.side
-    tensors: dict[int, int] = {NO_TENSOR: interner.intern("absent")}
+def _number_up(numbered: NumberedGraph, leaf: Callable[[int], Hashable]) -> None:
+    side, interner = numbered.side, numbered.side.interner
+    tensors: dict[int, int] = {NO_TENSOR: interner["absent"]}
 
     def number(tensor: int) -> int:
         if tensor not in tensors:
             in_a_cycle = numbered.producer(tensor) is not None
-            tensors[tensor] = interner.intern("cycle" if in_a_cycle else leaf(tensor))
+            tensors[tensor] = interner["cycle" if in_a_cycle else leaf(tensor)]
         return tensors[tensor]
 
     for index in numbered.order:
         node, signature = side.view.nodes[index], side.signatures[index]
-        numbered.up[index] = _number_node(node, signature, tensors, interner, number)
-        numbered.near[index] = interner.intern((signature, tuple(_near(side, tensor) for tensor in given_inputs(node))))
+        numbered.up[index] = _number_node(side, index, tensors, number)
+        numbered.near[index] = interner[signature, tuple(_near(side, tensor) for tensor in given_inputs(node))]
         if node.bodies:
             bodies = sorted(node.bodies, key=lambda body: side.view.graphs[body].label)
-            computed = tuple(_number_body(side, body, tensors, interner, number) for body in bodies)
-            numbered.inside[index] = interner.intern(computed)
+            computed = tuple(_number_body(side, body, tensors, number) for body in bodies)
+            numbered.inside[index] = interner[computed]
 
 
-def _number_node(
-    node: ViewNode, signature: int, tensors: dict[int, int], interner: Interner, number: Callable[[int], int]
-) -> int:
+def _number_node(side: Side, index: int, tensors: dict[int, int], number: Callable[[int], int]) -> int:
     """Number a node by its signature and what it reads, and the tensors that it makes by that."""
-    up = interner.intern((signature, tuple(map(number, given_inputs(node))), tuple(sorted(map(number, node.captures)))))
+    node = side.view.nodes[index]
+    read, captured = tuple(map(number, given_inputs(node))), tuple(sorted(map(number, node.captures)))
+    up = side.interner[side.signatures[index], read, captured]
     for position, tensor in enumerate(node.outputs):
         if tensor != NO_TENSOR:
-            tensors[tensor] = interner.intern((up, position))
+            tensors[tensor] = side.interner[up, position]
     return up
 
 
-def _number_body(
-    side: Side, graph: int, tensors: dict[int, int], interner: Interner, number: Callable[[int], int]
-) -> Hashable:
+def _number_body(side: Side, graph: int, tensors: dict[int, int], number: Callable[[int], int]) -> Hashable:
     """Number what a body computes, in the terms of the graph around it."""
     body = side.view.graphs[graph]
-    tensors.update((tensor, interner.intern(("body input", position))) for position, tensor in enumerate(body.inputs))
+    tensors.update((tensor, side.interner["body input", at]) for at, tensor in enumerate(body.inputs))
     for index in side.view.nodes_in[graph]:
-        node = side.view.nodes[index]
-        _number_node(node, side.signatures[index], tensors, interner, number)
-        for inner in node.bodies:
-            _number_body(side, inner, tensors, interner, number)
+        _number_node(side, index, tensors, number)
+        for inner in side.view.nodes[index].bodies:
+            _number_body(side, inner, tensors, number)
     return body.label, tuple(map(number, body.outputs))
 
 
@@ -240,34 +224,34 @@ def _near(side: Side, tensor: int) -> Hashable:
     return side.initializers.get(tensor) if producer is None else side.signatures[producer]
 
 
-def _number_down(numbered: NumberedGraph, interner: Interner, outputs: Mapping[int, Iterable[int]]) -> None:
-    down = numbered.down
+def _number_down(numbered: NumberedGraph, outputs: Mapping[int, Iterable[int]]) -> None:
+    side, down = numbered.side, numbered.down
     for index in reversed(numbered.order):
         uses: list[tuple[int, int, int]] = []
-        for position, tensor in enumerate(numbered.side.view.nodes[index].outputs):
+        for position, tensor in enumerate(side.view.nodes[index].outputs):
             uses += [(position, _GRAPH_OUTPUT, at) for at in outputs.get(tensor, ())]
             readers: Sequence[tuple[int, int]] = numbered.uses.get(tensor, ())
             uses += [(position, at, down.get(reader, _IN_A_CYCLE)) for reader, at in readers]
-        down[index] = interner.intern((numbered.side.signatures[index], tuple(sorted(uses))))
+        down[index] = side.interner[side.signatures[index], tuple(sorted(uses))]
 
 
-def _number_around(numbered: NumberedGraph, interner: Interner) -> None:
+def _number_around(numbered: NumberedGraph) -> None:
     """Number a node with its neighbours: among copies of one computation it tells which feeds what, and who shares."""
-    side, both = numbered.side, {n: interner.intern((numbered.up[n], numbered.down[n])) for n in numbered.order}
+    side, interner = numbered.side, numbered.side.interner
+    both = {n: interner[numbered.up[n], numbered.down[n]] for n in numbered.order}
 
     def neighbour(tensor: int) -> Hashable:
+        if tensor == NO_TENSOR:
+            return None
         producer = numbered.producer(tensor)
-        if producer is not None:
-            return both[producer]
         # Of what nobody computes it is the readers that tell one from another.
-        return (
-            None if tensor == NO_TENSOR else tuple(sorted((at, both[reader]) for reader, at in numbered.uses[tensor]))
-        )
+        readers = numbered.uses[tensor] if producer is None else ()
+        return tuple(sorted((at, both[reader]) for reader, at in readers)) if producer is None else both[producer]
 
     neighbours: dict[int, int] = {}
     for index in numbered.order:
         feeds = [tensor for _, tensor in numbered.feeds(index)]
-        neighbours.update((t, interner.intern(neighbour(t))) for t in feeds if t not in neighbours)
+        neighbours.update((t, interner[neighbour(t)]) for t in feeds if t not in neighbours)
         readers = [use for tensor in side.view.nodes[index].outputs for use in numbered.uses.get(tensor, ())]
         uses = tuple(sorted((at, both[reader]) for reader, at in readers))
-        numbered.around[index] = interner.intern((both[index], tuple(neighbours[t] for t in feeds), uses))
+        numbered.around[index] = interner[both[index], tuple(neighbours[t] for t in feeds), uses]

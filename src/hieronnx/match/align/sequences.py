@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 # Up to so many insertions and deletions the exact answer is looked for; its cost grows with their square.
 _EXACT_EDITS = 400
@@ -71,9 +72,7 @@ def _walk_back(steps: list[dict[int, int]], i: int, j: int) -> list[tuple[int, i
 
 def _align_by_rank(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Pair the first of each item with the first, the second with the second, and keep what rises in both."""
-    positions: dict[Hashable, list[int]] = defaultdict(list)
-    for j in range(len(b) - 1, -1, -1):
-        positions[b[j]].append(j)
+    positions = group(reversed(range(len(b))), b.__getitem__)
     pairs = [(i, positions[item].pop()) for i, item in enumerate(a) if positions.get(item)]
     return [pairs[index] for index in longest_rising([j for _, j in pairs])]
 
@@ -81,16 +80,11 @@ def _align_by_rank(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[i
 def longest_rising(values: Sequence[int]) -> list[int]:
     """Return the positions of a longest strictly rising subsequence."""
     tails: list[int] = []
-    ends: list[int] = []
-    before: list[int] = []
+    ends, before = list[int](), list[int]()
     for position, value in enumerate(values):
         length = bisect_left(tails, value)
         before.append(ends[length - 1] if length else -1)
-        if length == len(tails):
-            tails.append(value)
-            ends.append(position)
-        else:
-            tails[length], ends[length] = value, position
+        tails[length : length + 1], ends[length : length + 1] = [value], [position]  # replace, or append
     rising = []
     position = ends[-1] if ends else -1
     while position >= 0:
@@ -100,9 +94,9 @@ def longest_rising(values: Sequence[int]) -> list[int]:
 
 
 def exchange_partners(
-    pairs: Sequence[tuple[int | None, int | None]], votes: Mapping[tuple[int | None, int | None], float]
-) -> list[tuple[int | None, int | None]]:
-    """Let pairs exchange partners as long as two of them have more votes so; None stands for no partner."""
+    pairs: Sequence[tuple[int, int]], votes: Mapping[tuple[int, int | None], float]
+) -> list[tuple[int, int]]:
+    """Let pairs exchange partners as long as two of them have more votes so."""
     current = set(pairs)
     wanted = {item for pair in votes if pair not in current for item in pair}
     movable = [pair for pair in pairs if not wanted.isdisjoint(pair)]
@@ -120,17 +114,9 @@ def exchange_partners(
     return others + movable
 
 
-def group_pairs(pairs: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-    """Return for each first item the second ones that it is paired with."""
-    groups: dict[int, list[int]] = defaultdict(list)
-    for key, value in pairs:
-        groups[key].append(value)
-    return groups
-
-
-def group(items: Iterable[T], key: Callable[[T], Hashable]) -> dict[Hashable, list[T]]:
+def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Return the items by their keys."""
-    groups: dict[Hashable, list[T]] = defaultdict(list)
+    groups: dict[K, list[T]] = defaultdict(list)
     for item in items:
         groups[key(item)].append(item)
     return groups

@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.building import attribute_value_key, view_model
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode
-from hieronnx.match.align.numbering import Interner, Side
+from hieronnx.match.align.numbering import Side
 
 
 class OperatorForm(NamedTuple):
@@ -34,10 +35,10 @@ def make_side(model: ir.Model, interner: Interner, *, values: bool) -> Side:
     """
     view = view_model(model, content=_digest if values else _digest_small)
     opsets = _find_opsets(model, view)
-    signatures = [interner.intern(_sign(node, view, opsets[node.graph])) for node in view.nodes]
-    operators = [interner.intern(("operator", *_operator(node))) for node in view.nodes]
+    signatures = [interner[_sign(node, view, opsets[node.graph])] for node in view.nodes]
+    operators = [interner[("operator", *_operator(node))] for node in view.nodes]
     held = {tensor: (view.types[tensor], content if values else None) for tensor, content in view.constants.items()}
-    return Side(view, signatures, operators, held, view.constants, opsets)
+    return Side(view, interner, signatures, operators, held, view.constants, opsets)
 
 
 def _digest_small(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:

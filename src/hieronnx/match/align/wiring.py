@@ -7,42 +7,32 @@ MatMul reads `c` instead of `r`; that follows from the Cast that was added, and 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.match.align.alignment import Alignment, pair_ends
 from hieronnx.match.align.numbering import NO_MATCH, Side
+from hieronnx.match.align.sequences import group
 
 
-class _UnmatchedRegions:
-    """The nodes of one side that have no match, joined where one feeds the other."""
-
-    def __init__(self, side: Side, matches: Sequence[int]) -> None:
-        self._above: dict[int, int] = {index: index for index, match in enumerate(matches) if match == NO_MATCH}
-        self._side = side
-        for index in self._above:
-            for tensor in side.view.nodes[index].reads:
-                producer = side.view.producers[tensor]
-                if producer in self._above:
-                    self._above[self.find(producer)] = self.find(index)
-        self.reads: dict[int, set[int]] = defaultdict(set)
-        """What each region reads."""
-        for index in self._above:
-            self.reads[self.find(index)].update(side.view.nodes[index].reads)
-
-    def find(self, node: int) -> int:
-        """Return the region of an unmatched node."""
-        while self._above[node] != node:
-            self._above[node] = self._above[self._above[node]]
-            node = self._above[node]
-        return node
-
-    def behind(self, tensor: int) -> int | None:
-        """Return the region that makes a tensor, if one does."""
-        producer = None if tensor == NO_TENSOR else self._side.view.producers[tensor]
-        return self.find(producer) if producer is not None and producer in self._above else None
+def _find_reads(side: Side, matches: Sequence[int]) -> dict[int | None, set[int]]:
+    """Return for each node without a match what its region reads: such nodes, joined where one feeds the other."""
+    view = side.view
+    unmatched = [n for n, match in enumerate(matches) if match == NO_MATCH]
+    members: dict[int | None, list[int]] = {n: [n] for n in unmatched}
+    reads: dict[int | None, set[int]] = {n: set(view.nodes[n].reads) for n in unmatched}
+    for node in unmatched:
+        for producer in {view.producers[t] for t in view.nodes[node].reads} & reads.keys():
+            if members[producer] is not members[node]:
+                small, large = sorted((node, producer), key=lambda n: len(members[n]))
+                moved = members[small]
+                members[large] += moved
+                reads[large] |= reads[small]
+                for n in moved:
+                    members[n], reads[n] = members[large], reads[large]
+    return reads
 
 
 class Wiring:
@@ -51,18 +41,15 @@ class Wiring:
     def __init__(self, alignment: Alignment) -> None:
         self.alignment = alignment
         self.a, self.b = alignment.a, alignment.b
-        self._unmatched_a = _UnmatchedRegions(self.a, alignment.match_in_b)
-        self._unmatched_b = _UnmatchedRegions(self.b, alignment.match_in_a)
+        self._reads_a = _find_reads(self.a, alignment.match_in_b)
+        self._reads_b = _find_reads(self.b, alignment.match_in_a)
+        self.node_pairs = [(a, b) for a, b in enumerate(alignment.match_in_b) if b != NO_MATCH]
         self.tensor_in_b: dict[int, int] = {}
         """For each tensor of A the tensor of B."""
         self.tensor_in_a: dict[int, int] = {}
         for of_a, of_b in self._computed():
             self._pair(of_a, of_b)
         self.initializers = list(self._pair_initializers())
-
-    def node_pairs(self) -> Iterator[tuple[int, int]]:
-        """Yield the pairs of nodes."""
-        return ((a, b) for a, b in enumerate(self.alignment.match_in_b) if b != NO_MATCH)
 
     def _computed(self) -> Iterator[tuple[int, int]]:
         for graph_b, graph_a in self.alignment.graph_in_a.items():
@@ -71,9 +58,9 @@ class Wiring:
         for tensor in self.a.undefined():
             if (same := undefined.get(self.a.view.names[tensor])) is not None:
                 yield tensor, same
-        for a, b in self.node_pairs():
-            made = zip(self.a.view.nodes[a].outputs, self.b.view.nodes[b].outputs, strict=False)
-            yield from ((of_a, of_b) for of_a, of_b in made if NO_TENSOR not in (of_a, of_b))
+        for a, b in self.node_pairs:
+            outputs = zip(self.a.view.nodes[a].outputs, self.b.view.nodes[b].outputs, strict=False)
+            yield from (pair for pair in outputs if NO_TENSOR not in pair)
 
     def _pair(self, of_a: int, of_b: int) -> None:
         self.tensor_in_b[of_a] = of_b
@@ -89,18 +76,12 @@ class Wiring:
                 yield of_a, of_b
 
     def _by_use(self) -> list[tuple[int, int]]:
-        votes: Counter[tuple[int, int]] = Counter()
-        for a, b in self.node_pairs():
-            read = zip(self.a.view.nodes[a].inputs, self.b.view.nodes[b].inputs, strict=False)
-            votes.update(pair for pair in read if self._are_held(*pair))
-        for graph_b, graph_a in sorted(self.alignment.graph_in_a.items()):
-            outputs_a, outputs_b = self.a.view.graphs[graph_a].outputs, self.b.view.graphs[graph_b].outputs
-            votes.update(pair for pair in pair_ends(self.a, outputs_a, self.b, outputs_b) if self._are_held(*pair))
-        names_a, names_b = self.a.view.names, self.b.view.names
-        return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), names_a[p[0]] != names_b[p[1]]))
-
-    def _are_held(self, of_a: int, of_b: int) -> bool:
-        return of_a in self.a.initializers and of_b in self.b.initializers
+        a, b = self.a.view, self.b.view
+        read = (pair for i, j in self.node_pairs for pair in zip(a.nodes[i].inputs, b.nodes[j].inputs, strict=False))
+        graphs = ((a.graphs[i], b.graphs[j]) for j, i in sorted(self.alignment.graph_in_a.items()))
+        given = (pair for g, h in graphs for pair in pair_ends(self.a, g.outputs, self.b, h.outputs))
+        votes = Counter(p for p in chain(read, given) if p[0] in self.a.initializers and p[1] in self.b.initializers)
+        return sorted(votes, key=lambda p: (-votes[p], not self._same_type(*p), a.names[p[0]] != b.names[p[1]]))
 
     def _same_type(self, of_a: int, of_b: int) -> bool:
         return self.a.initializers[of_a] == self.b.initializers[of_b]
@@ -113,10 +94,7 @@ class Wiring:
 
     def _unused(self) -> Iterator[tuple[int, int]]:
         """Yield initializers that nobody reads, in pairs of one type, after those that others paired are known."""
-        waiting: dict[object, list[int]] = defaultdict(list)
-        for tensor in _unread(self.b):
-            if tensor not in self.tensor_in_a:
-                waiting[self.b.initializers[tensor]].append(tensor)
+        waiting = group((t for t in _unread(self.b) if t not in self.tensor_in_a), self.b.initializers.__getitem__)
         for tensor in _unread(self.a):
             if tensor not in self.tensor_in_b and waiting.get(self.a.initializers[tensor]):
                 yield tensor, waiting[self.a.initializers[tensor]].pop(0)
@@ -135,12 +113,13 @@ class Wiring:
         if NO_TENSOR in (of_a, of_b):
             return False
         gone, new = of_a not in self.tensor_in_b, of_b not in self.tensor_in_a
-        region_a, region_b = self._unmatched_a.behind(of_a), self._unmatched_b.behind(of_b)
+        reads_a = self._reads_a.get(self.a.view.producers[of_a])
+        reads_b = self._reads_b.get(self.b.view.producers[of_b])
         if gone and new:  # replaced by something else; but not one initializer by another
-            return region_a is not None or region_b is not None
+            return reads_a is not None or reads_b is not None
         if new:
-            return region_b is not None and self.tensor_in_b[of_a] in self._unmatched_b.reads[region_b]
-        return gone and region_a is not None and self.tensor_in_a[of_b] in self._unmatched_a.reads[region_a]
+            return reads_b is not None and self.tensor_in_b[of_a] in reads_b
+        return gone and reads_a is not None and self.tensor_in_a[of_b] in reads_a
 
 
 def _unread(side: Side) -> list[int]:

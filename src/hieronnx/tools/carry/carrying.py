@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
+from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError
 from hieronnx.files.opening import load, sidecar_path
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Node
+from hieronnx.match.align.sequences import group
+from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
-from hieronnx.tools.carry.transfer import Transfer, transfer
-from hieronnx.tools.carry.views import Pair, open_pair, run_pair
 
 _WEAK = frozenset({"name", "dataflow", "root"})
 _MANY = 0.1
@@ -59,23 +62,25 @@ def carry(
     """
     if inputs is not None and not by_value:
         raise InputError("inputs are for carrying by value; set by_value, too")
-    pair = run_pair(original, transformed, inputs) if by_value else open_pair(original, transformed)
+    pair = open_pair(original, transformed)
+    if by_value:
+        pair = run_pair(pair, inputs)
     if output is not None:
         check_output(Path(output), list_own_files(original))
     moved = transfer(pair)
     before, after = ViewedFile(pair.before, pair.a), ViewedFile(pair.after, pair.b)
-    check_related(before, after, moved.carried.tensors, pair.known)
+    check_related(before, after, moved.carried.tensors, pair.fixed)
     result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
     if output is None:
         return result
-    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar)
+    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar, temporary=False)
 
 
 def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
     """Say so if a tool renamed everything and structure alone did not tell enough."""
     nodes = moved.hierarchy.nodes
     weak = sum(node.evidence in _WEAK for node in nodes)
-    if pair.known is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
+    if pair.fixed is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
         yield (
             f"the tool renamed the tensors, and structure alone leaves {weak} of {len(nodes)} nodes to be guessed; "
             "--by-value (by_value=True) runs both models and finds more"
@@ -94,22 +99,59 @@ def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: boo
 
 
 def _write(
-    result: CarryResult,
-    model: ModelLike,
-    output: Path,
-    view: View,
-    *,
-    embed: bool,
-    sidecar: bool,
-    temporary: bool = False,
+    result: CarryResult, model: ModelLike, output: Path, view: View, *, embed: bool, sidecar: bool, temporary: bool
 ) -> CarryResult:
-    written = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
-    return replace(
-        result,
-        hierarchy=load(output) if embed or sidecar else written,
-        path=output,
-        sidecar=sidecar_path(output) if sidecar else None,
-    )
+    hierarchy = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
+    if embed or sidecar:
+        hierarchy = load(output)
+    return replace(result, hierarchy=hierarchy, path=output, sidecar=sidecar_path(output) if sidecar else None)
+
+
+# -- the hierarchy of the transformed graph ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What carry found, and the hierarchy that was made of it."""
+
+    carried: Carried
+    hierarchy: Hierarchy
+
+
+def transfer(pair: Pair) -> Transfer:
+    """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
+    before = pair.hierarchy
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.fixed)
+    nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
+    calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
+    return Transfer(carried, replace(before, calls=calls, nodes=nodes, initializers=initializers))
+
+
+def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
+    """Yield the initializers: what they hold, and whose work, that of earlier tools included."""
+    initializers = {initializer.name: initializer for initializer in pair.hierarchy.initializers}
+    for tensor in pair.b.constants:
+        folded = carried.initializers.get(tensor, Folded((), ()))
+        sources = [initializers[name] for name in folded.sources if name in initializers]
+        parameters = {source.parameter for source in sources if source.parameter is not None}
+        origins = dict.fromkeys((*folded.origins, *(origin for source in sources for origin in source.origins)))
+        yield Initializer(pair.b.names[tensor], parameters.pop() if len(parameters) == 1 else None, tuple(origins))
+
+
+def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
+    """Return the calls, with the tensors that they received and returned by their names in graph B."""
+
+    def move(bound: BoundTensor) -> BoundTensor:
+        of_a = pair.a.find_tensor(bound.graph, bound.tensor)
+        of_b = None if of_a is None else carried.tensors[of_a]
+        graph, name = ("", None) if of_b is None else pair.b.tensor_key(of_b)
+        return BoundTensor(bound.name, name, graph)
+
+    def move_all(bound: Sequence[BoundTensor] | None) -> tuple[BoundTensor, ...] | None:
+        return None if bound is None else tuple(map(move, bound))
+
+    calls = pair.hierarchy.calls
+    return tuple(replace(c, received=move_all(c.received), returned=move_all(c.returned)) for c in calls)
 
 
 # -- what the tool did ------------------------------------------------------------------------------------
@@ -152,9 +194,7 @@ def _judge_nodes(pair: Pair, moved: Transfer) -> Iterator[str]:
 
 def _group_rewritten(nodes: Iterable[Node]) -> tuple[RewrittenNodes, ...]:
     """Group the rewritten nodes by call and operator, those that do the work of most calls first."""
-    groups: dict[tuple[CallId, str], list[Node]] = defaultdict(list)
-    for node in nodes:
-        groups[node.scope, node.op_type].append(node)
+    groups = group(nodes, lambda node: (node.scope, node.op_type))
     rewritten = [
         RewrittenNodes(scope, op_type, len(members), tuple(dict.fromkeys(o for node in members for o in node.origins)))
         for (scope, op_type), members in groups.items()

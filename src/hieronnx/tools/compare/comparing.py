@@ -9,17 +9,19 @@ from typing import TypeAlias
 
 from hieronnx.attribute.carried import carry_scopes, read_scopes
 from hieronnx.files.opening import OpenedModel, load_ir_model, open_model
+from hieronnx.graph.values import Interner
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Attribution
 from hieronnx.match.align.alignment import Alignment, Preference
-from hieronnx.match.align.numbering import Interner, NumberedGraph, Side
+from hieronnx.match.align.numbering import Side
 from hieronnx.match.align.signatures import make_side
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
 from hieronnx.tools.compare.result import CompareResult, NodeChange
 
 _Key: TypeAlias = tuple[str, str]
+_Source: TypeAlias = tuple[View, Hierarchy | None]
 
 # Each gives an alignment, and the smallest edit is the answer; among equally small ones names are the better guide.
 _PREFERENCES = (
@@ -54,13 +56,12 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
     interner = Interner()
     side_a = _open_side(a, opened_a, interner, values)
     side_b = _open_side(b, opened_b, interner, values)
-    numbered: dict[tuple[int, int], NumberedGraph] = {}
     best: tuple[CompareResult, Wiring] | None = None
     no_names = set(side_a.view.names).isdisjoint(filter(None, side_b.view.names))
     for preference in _PREFERENCES:
         if no_names and preference.initializer_names:
             break
-        wiring = Wiring(Alignment(side_a, side_b, interner, preference, numbered).run())
+        wiring = Wiring(Alignment(side_a, side_b, preference).run())
         result = find_differences(wiring, opened_a, opened_b, names=names, values=values)
         if best is None or result.size <= best[0].size:
             best = result, wiring
@@ -82,8 +83,8 @@ def _locate_changes(result: CompareResult, wiring: Wiring, a: Hierarchy | None, 
     """Return the comparison with the call of each changed node, also where only one of the files has a hierarchy."""
     in_a = {(change.before.graph, change.before.output) for change in result.nodes if change.before is not None}
     in_b = {(change.node.graph, change.node.output) for change in result.nodes if change.before is None}
-    calls_a = _find_calls(in_a, wiring.a.view, a, wiring.b.view, b, wiring.tensor_in_b)
-    calls_b = _find_calls(in_b, wiring.b.view, b, wiring.a.view, a, wiring.tensor_in_a)
+    calls_a = _find_calls(in_a, (wiring.a.view, a), (wiring.b.view, b), wiring.tensor_in_b)
+    calls_b = _find_calls(in_b, (wiring.b.view, b), (wiring.a.view, a), wiring.tensor_in_a)
 
     def locate(change: NodeChange) -> NodeChange:
         calls, node = (calls_a, change.before) if change.before is not None else (calls_b, change.node)
@@ -96,12 +97,7 @@ def _locate_changes(result: CompareResult, wiring: Wiring, a: Hierarchy | None, 
 
 
 def _find_calls(
-    keys: Set[_Key],
-    view: View,
-    hierarchy: Hierarchy | None,
-    other: View,
-    other_hierarchy: Hierarchy | None,
-    tensors: Mapping[int, int],
+    keys: Set[_Key], own: _Source, other: _Source, tensors: Mapping[int, int]
 ) -> dict[_Key, tuple[Attribution, str]]:
     """Find the calls of nodes, and their tags: in their own hierarchy, or carried over from the other file.
 
@@ -109,14 +105,14 @@ def _find_calls(
     the other file may tell more.
     """
     calls: dict[_Key, tuple[Attribution, str]] = {}
-    for source, from_hierarchy in ((view, hierarchy), (other, other_hierarchy)):
-        if from_hierarchy is None or calls.keys() >= keys:
+    for view, hierarchy in (own, other):
+        if hierarchy is None or calls.keys() >= keys:
             continue
-        attributions = read_scopes(source, from_hierarchy)
-        if source is not view:
-            attributions = carry_scopes(other, attributions, view, from_hierarchy.tree, tensors).nodes
+        attributions = read_scopes(view, hierarchy)
+        if view is not own[0]:
+            attributions = carry_scopes(view, attributions, own[0], hierarchy.tree, tensors).nodes
         for index, attribution in enumerate(attributions):
-            key = view.node_key(index)
+            key = own[0].node_key(index)
             if attribution is not None and key in keys and key not in calls:
-                calls[key] = attribution, from_hierarchy.tag_of(attribution.scope)
+                calls[key] = attribution, hierarchy.tag_of(attribution.scope)
     return calls

@@ -1,10 +1,12 @@
-"""Differences of two aligned models: nodes, initializers, functions. The second half of a comparison."""
+"""Differences of two aligned models: nodes, inputs and outputs, initializers, functions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import zip_longest
+from typing import Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -13,14 +15,15 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.building import attribute_value_key
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import function_key
+from hieronnx.match.align.alignment import pair_ends
 from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs
 from hieronnx.match.align.signatures import OperatorForm, read_form
 from hieronnx.match.align.wiring import Wiring
-from hieronnx.tools.compare.interface import compare_interfaces
 from hieronnx.tools.compare.result import ComparedNode, CompareResult, Difference, Kind, NodeChange, ValueChange
 
 _ABSENT = "(none)"
 _FEW = 8
+_INPUTS_ARE_NO_DEFAULTS = 4
 
 
 def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool, values: bool) -> CompareResult:
@@ -28,9 +31,9 @@ def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: b
     return CompareResult(
         a=a.name,
         b=b.name,
-        pairs=sum(match != NO_MATCH for match in wiring.alignment.match_in_b),
+        pairs=len(wiring.node_pairs),
         nodes=_find_node_changes(wiring, names),
-        values=(*compare_interfaces(wiring, a.model, b.model, names=names), *_compare_initializers(wiring, names)),
+        values=(*_compare_interfaces(wiring, a.model, b.model, names=names), *_compare_initializers(wiring, names)),
         functions=_compare_functions(a.model, b.model),
         notes=tuple(_list_notes(wiring, a, b)),
         compared_names=names,
@@ -86,9 +89,6 @@ def _name(side: Side, tensor: int) -> str:
     return _ABSENT if tensor == NO_TENSOR else side.view.names[tensor]
 
 
-# -- signatures -------------------------------------------------------------------------------------------
-
-
 def _compare_signatures(a: Side, node_a: int, b: Side, node_b: int) -> Iterator[Difference]:
     """Yield the respects in which two nodes of one operator differ, apart from what they read."""
     if a.signatures[node_a] == b.signatures[node_b]:
@@ -133,6 +133,102 @@ def _show_elements(dtype: ir.DataType, size: int, content: Hashable) -> str:
     return str(np.frombuffer(content, dtype.numpy()).tolist())
 
 
+# -- inputs and outputs ----------------------------------------------------------------------------------
+
+
+def _compare_interfaces(wiring: Wiring, a: ir.Model, b: ir.Model, *, names: bool) -> Iterator[ValueChange]:
+    """Yield the inputs and outputs that differ; of bodies and functions too, whose types do not count."""
+    values_a, values_b = (
+        dict(zip((*ends.inputs, *ends.outputs), (*model.graph.inputs, *model.graph.outputs), strict=True))
+        for ends, model in ((wiring.a.view.graphs[0], a), (wiring.b.view.graphs[0], b))
+    )
+    comparer = _EndComparer(wiring, values_a, values_b, names)
+    for graph_b, graph_a in sorted(wiring.alignment.graph_in_a.items()):
+        yield from comparer.compare("input", graph_a, graph_b)
+        yield from comparer.compare("output", graph_a, graph_b)
+    yield from _compare_defaults(wiring, a, b)
+
+
+def _compare_defaults(wiring: Wiring, a: ir.Model, b: ir.Model) -> Iterator[ValueChange]:
+    """Yield the inputs with a default, an initializer of their name, that only one of the models has.
+
+    Before IR version 4 every initializer had to be among the inputs: there it means nothing.
+    """
+    if min(a.ir_version, b.ir_version) < _INPUTS_ARE_NO_DEFAULTS:
+        return
+    defaults_a, defaults_b = (
+        {t: side.view.names[t] for t in side.view.graphs[0].inputs if t in side.initializers}
+        for side in (wiring.a, wiring.b)
+    )
+    for tensor, name in defaults_a.items():
+        if wiring.tensor_in_b.get(tensor) not in defaults_b:
+            yield ValueChange("input", "removed", "", name, None)
+    for tensor, name in defaults_b.items():
+        if wiring.tensor_in_a.get(tensor) not in defaults_a:
+            yield ValueChange("input", "added", "", None, name)
+
+
+@dataclass(slots=True)
+class _EndComparer:
+    """Compares ends of graphs, one after the other: a dynamic axis that was met keeps its partner."""
+
+    wiring: Wiring
+    values_a: Mapping[int, ir.Value]
+    values_b: Mapping[int, ir.Value]
+    names: bool
+    axes: dict[str, str] = field(default_factory=dict)
+    axes_back: dict[str, str] = field(default_factory=dict)
+
+    def compare(self, role: Literal["input", "output"], graph_a: int, graph_b: int) -> Iterator[ValueChange]:
+        a, b = self.wiring.a, self.wiring.b
+        if role == "input":
+            ends_a, ends_b = a.inputs(graph_a), b.inputs(graph_b)
+        else:
+            ends_a, ends_b = list(a.view.graphs[graph_a].outputs), list(b.view.graphs[graph_b].outputs)
+        pairs = pair_ends(a, ends_a, b, ends_b)
+        key = b.view.graphs[graph_b].key
+        for of_a, of_b in pairs:
+            if differences := tuple(self._compare_pair(role, of_a, of_b)):
+                yield ValueChange(role, "changed", key, a.view.names[of_a], b.view.names[of_b], differences)
+        paired_a, paired_b = {of_a for of_a, _ in pairs}, {of_b for _, of_b in pairs}
+        yield from (ValueChange(role, "removed", key, a.view.names[t], None) for t in ends_a if t not in paired_a)
+        yield from (ValueChange(role, "added", key, None, b.view.names[t]) for t in ends_b if t not in paired_b)
+
+    def _compare_pair(self, role: str, of_a: int, of_b: int) -> Iterator[Difference]:
+        name_a, name_b = self.wiring.a.view.names[of_a], self.wiring.b.view.names[of_b]
+        if role == "output" and not self.wiring.same(of_a, of_b) and not self.wiring.follows(of_a, of_b):
+            yield Difference("source", "", name_a, name_b)
+        left, right = self.values_a.get(of_a), self.values_b.get(of_b)
+        if left is not None and right is not None and not self._same_type(left, right):
+            yield Difference("type", "", _show_type(left), _show_type(right))
+        if self.names and name_a != name_b:
+            yield Difference("name", "", name_a, name_b)
+
+    def _same_type(self, a: ir.Value, b: ir.Value) -> bool:
+        if a.type != b.type or a.shape is None or b.shape is None:
+            return a.type == b.type and a.shape is b.shape
+        return len(a.shape) == len(b.shape) and all(map(self._same_size, a.shape, b.shape))
+
+    def _same_size(self, a: int | ir.SymbolicDim, b: int | ir.SymbolicDim) -> bool:
+        """Compare two sizes; axes with names must be the same axes everywhere, whatever they are called."""
+        if isinstance(a, int) or isinstance(b, int):
+            return a == b
+        if self.names or a.value is None or b.value is None:
+            return a.value == b.value
+        same = self.axes.setdefault(a.value, b.value) == b.value
+        return same and self.axes_back.setdefault(b.value, a.value) == a.value
+
+
+def _show_type(value: ir.Value) -> str:
+    if value.type is None:
+        return "unknown"
+    kind = str(value.type) if value.dtype is None or not isinstance(value.type, ir.TensorType) else value.dtype.name
+    if value.shape is None:
+        return f"{kind.lower()}[…]"
+    sizes = (str(dim) if isinstance(dim, int) else dim.value or "?" for dim in value.shape)
+    return f"{kind.lower()}[{', '.join(sizes)}]"
+
+
 # -- initializers, functions, headers ---------------------------------------------------------------------
 
 
@@ -170,17 +266,13 @@ def _compare_functions(a: ir.Model, b: ir.Model) -> Mapping[str, Kind]:
     )
     changes: dict[str, Kind] = dict.fromkeys(sorted(functions_a.keys() - functions_b.keys()), "removed")
     changes |= dict.fromkeys(sorted(functions_b.keys() - functions_a.keys()), "added")
-    for key in sorted(functions_a.keys() & functions_b.keys()):
-        if _declared(functions_a[key]) != _declared(functions_b[key]):
-            changes[key] = "changed"
-    return changes
+    both = sorted(functions_a.keys() & functions_b.keys())
+    different = (key for key in both if _declared(functions_a[key]) != _declared(functions_b[key]))
+    return changes | dict.fromkeys(different, "changed")
 
 
 def _declared(function: ir.Function) -> Mapping[str, Hashable]:
     return {name: attribute_value_key(a) if a.value is not None else a.type for name, a in function.attributes.items()}
-
-
-# -- notes ------------------------------------------------------------------------------------------------
 
 
 def _list_notes(wiring: Wiring, a: OpenedModel, b: OpenedModel) -> Iterator[str]:
@@ -195,7 +287,10 @@ def _list_notes(wiring: Wiring, a: OpenedModel, b: OpenedModel) -> Iterator[str]
     ]
     if changed:
         yield f"opset {', '.join(changed)}"
-    others = [of_a for of_a, of_b in wiring.initializers if _holds_other_values(wiring, of_a, of_b)]
+    a_side, b_side = wiring.a, wiring.b
+    alike = [(t, u) for t, u in wiring.initializers if a_side.initializers[t] == b_side.initializers[u]]
+    contents = ((tensor, a_side.contents[tensor], b_side.contents[other]) for tensor, other in alike)
+    others = [tensor for tensor, old, new in contents if old != new and None not in (old, new)]
     if others:
         named = ", ".join(f"'{wiring.a.view.names[tensor]}'" for tensor in others[:3])
         noun = "initializer holds" if len(others) == 1 else "initializers hold"
@@ -208,10 +303,3 @@ def _list_notes(wiring: Wiring, a: OpenedModel, b: OpenedModel) -> Iterator[str]
 def _used_opsets(side: Side) -> Mapping[str, int]:
     used = {node.op.rpartition("::")[0] for node in side.view.nodes}
     return {domain: version for domain, version in side.opsets[0].items() if domain in used}
-
-
-def _holds_other_values(wiring: Wiring, of_a: int, of_b: int) -> bool:
-    a, b = wiring.a, wiring.b
-    if a.contents[of_a] is None or b.contents[of_b] is None:
-        return False
-    return a.initializers[of_a] == b.initializers[of_b] and a.contents[of_a] != b.contents[of_b]

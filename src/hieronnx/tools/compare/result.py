@@ -170,8 +170,8 @@ class CompareResult(Result):
                 leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
                 if leader != own:
                     leaders[own] = leader
-        groups: dict[CallId | None, list[NodeChange]] = {}
         tags = {change.scope: change.tag for change in self.nodes}
+        groups: dict[CallId | None, list[NodeChange]] = {}
         for change in self.nodes:
             groups.setdefault(_follow(leaders, change.scope), []).append(change)
         for changes in groups.values():

@@ -1,0 +1,143 @@
+"""The two models that a hierarchy is carried between: their views, and which tensors hold the same values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import onnx_ir as ir
+
+from hieronnx.errors import HieronnxError
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.building import view_model
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.match.by_value import pair_by_fingerprints
+from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
+from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
+from hieronnx.tools.adapters.calibration import GraphInput, draw_feeds
+
+_DYNAMIC_SIZES = (4, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The graph before, with its hierarchy, and the graph after."""
+
+    before: OpenedModel
+    after: OpenedModel
+    hierarchy: Hierarchy
+    a: View
+    b: View
+    fixed: Mapping[int, int] | None = None
+    """Tensors of the graph after that hold the values of one before, where both were run to find out."""
+
+
+def open_pair(original: ModelLike, transformed: ModelLike) -> Pair:
+    """Open a model and what was made of it; of the weights only the smallest are read.
+
+    Raises:
+        HieronnxError: If one cannot be read, or the original has no hierarchy.
+    """
+    before, after = open_model(original), open_model(transformed)
+    hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
+    a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))
+    return Pair(before, after, hierarchy, a, b)
+
+
+def _content_key(opened: OpenedModel, tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
+    """Key a small initializer by its content, wherever that is; others by name: weights need not be there."""
+    if tensor is None or tensor.nbytes > SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
+        return "named", name
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+    path = Path(tensor.path) if opened.path is None else opened.path.parent / os.fspath(tensor.location)
+    try:
+        with path.open("rb") as file:
+            file.seek(tensor.offset or 0)
+            content = file.read(tensor.nbytes)
+    except (OSError, ValueError):
+        return "named", name
+    is_whole = len(content) == tensor.nbytes
+    return (tensor.dtype, tuple(tensor.shape.numpy()), content) if is_whole else ("named", name)
+
+
+# -- by value ---------------------------------------------------------------------------------------------
+
+
+def run_pair(pair: Pair, inputs: Mapping[str, Array] | None) -> Pair:
+    """Run both models as they are written, on the same inputs, to see which tensors hold the same values.
+
+    Args:
+        pair: The models.
+        inputs: An array for each input of the original; None: random ones.
+
+    Raises:
+        HieronnxError: If one of the files cannot be run on these inputs.
+    """
+    with open_runner(pair.before) as runner_a, open_runner(pair.after) as runner_b:
+        feeds = _choose_feeds(runner_a, runner_b, inputs)
+        prints_a = _take_fingerprints(runner_a, feeds, pair.a)
+        prints_b = _take_fingerprints(runner_b, _fit(runner_b.inputs, runner_a.inputs, feeds), pair.b)
+    return replace(pair, fixed=pair_by_fingerprints(pair.a, pair.b, prints_a, prints_b))
+
+
+def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> Mapping[str, Array]:
+    """Return inputs on which both files run: those that were given, or random ones."""
+    if inputs is not None:
+        missing = [item.name for item in a.inputs if item.name not in inputs]
+        if missing:
+            raise HieronnxError(f"there is no array for the input '{missing[0]}'; give one for each input")
+        return inputs
+    failure: HieronnxError | None = None
+    for size in _DYNAMIC_SIZES if any(None in (item.shape or ()) for item in a.inputs) else _DYNAMIC_SIZES[:1]:
+        feeds = _draw_inputs(a.inputs, size)
+        try:
+            a.run(feeds)
+            b.run(_fit(b.inputs, a.inputs, feeds))
+        except HieronnxError as error:
+            failure = failure or error
+        else:
+            return feeds
+    raise HieronnxError(f"{failure}; give inputs of your own, an array for each") from failure
+
+
+def _draw_inputs(inputs: Iterable[FileInput], dynamic_size: int) -> Mapping[str, Array]:
+    wanted = []
+    for item in inputs:
+        if item.dtype is None:
+            raise HieronnxError(f"the input '{item.name}' is not a tensor of numbers; it cannot be drawn at random")
+        shape = tuple(dynamic_size if size is None else size for size in item.shape or ())
+        wanted.append(GraphInput(item.name, item.dtype, shape))
+    return draw_feeds(wanted, 1)[0]
+
+
+def _fit(wanted: Sequence[FileInput], given: Sequence[FileInput], feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the inputs of A as those of B: by name, else in their order, in the types that B declares."""
+    by_position = {w.name: g.name for w, g in zip(wanted, given, strict=False)} if len(wanted) == len(given) else {}
+    fitted = {}
+    for item in wanted:
+        source = item.name if item.name in feeds else by_position.get(item.name)
+        if source is None:
+            raise HieronnxError(f"the transformed model has an input '{item.name}' that the original has not")
+        fitted[item.name] = feeds[source] if item.dtype is None else feeds[source].astype(item.dtype)
+    return fitted
+
+
+def _take_fingerprints(runner: Runner, feeds: Mapping[str, Array], view: View) -> dict[int, Fingerprint]:
+    """Take the fingerprints of all tensors that a run shows; in a loop those of the first iteration."""
+    prints: dict[int, Fingerprint] = {}
+
+    def visit(graph: str, name: str, array: Array) -> None:
+        tensor = view.find_tensor(graph, name)
+        if tensor is not None and tensor not in prints and array.size and array.dtype.kind in "biufc":
+            prints[tensor] = take_fingerprint(array)
+
+    runner.read_initializers(visit)
+    for name, array in feeds.items():
+        visit("", name, array)
+    runner.run_exposed(feeds, visit)
+    return {tensor: fingerprint for tensor, fingerprint in prints.items() if fingerprint.distinctive}

@@ -58,7 +58,10 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto
     graph.input.extend(_as_input(v) for v in initializers if not v.is_graph_input() and not _is_small(v))
     # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
     fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < _DEFAULTS_SINCE)
-    graph.initializer.extend(_copy_small(value) for value in fixed if _is_small(value))
+    for value in filter(_is_small, fixed):
+        assert value.const_value is not None
+        graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
+        graph.initializer[-1].name = value.name or ""
     matrices = {value.name for value in initializers if value.name and len(value.shape or ()) == 2}
     graph.node.extend(made for node in model.graph for made in replace_node(ir.serde.serialize_node(node), matrices))
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
@@ -76,13 +79,6 @@ def _is_small(value: ir.Value) -> bool:
     if tensor is None or isinstance(tensor, ir.ExternalTensor):
         return False
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and tensor.nbytes <= SMALL_TENSOR_BYTES
-
-
-def _copy_small(value: ir.Value) -> onnx.TensorProto:
-    assert value.const_value is not None  # it is small
-    copy = ir.serde.serialize_tensor(value.const_value)
-    copy.name = value.name or ""
-    return copy
 
 
 def _as_input(value: ir.Value) -> onnx.ValueInfoProto:
@@ -121,7 +117,12 @@ def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
             tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
             arrays.update((node.output[0], numpy_helper.to_array(t)) for t in tensors if _is_short(t))
         elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
-            result = _compute(node, arrays, opsets)
+            from onnx.reference import ReferenceEvaluator
+
+            evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
+            with np.errstate(all="ignore"):
+                (computed,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
+            result = np.asarray(computed)
             if result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
                 arrays[node.output[0]] = result
                 node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
@@ -130,12 +131,3 @@ def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
 def _is_short(tensor: onnx.TensorProto) -> bool:
     is_whole = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
     return is_whole and bool(np.prod(tensor.dims) <= _MOST_NUMBERS)
-
-
-def _compute(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray:
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
-    with np.errstate(all="ignore"):
-        (result,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
-    return np.asarray(result)

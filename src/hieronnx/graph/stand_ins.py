@@ -16,15 +16,12 @@ from onnx import helper
 _RUNTIME = "com.microsoft"
 _BLOCKED = "com.microsoft.nchwc"
 
-# Their first output has the shape of their first input.
+_ALSO_LIKE_INPUT = {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
+# Their first output has the shape of their first input, and the one above too, where it is there.
 _LIKE_INPUT = """
     BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu
     RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization
 """
-# And this output too, where it is there.
-_ALSO_LIKE_INPUT: Mapping[str, int] = MappingProxyType(
-    {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
-)
 _SAME_SHAPE: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {name: (0, _ALSO_LIKE_INPUT.get(name, 0)) for name in _LIKE_INPUT.split()}
 )
@@ -45,18 +42,16 @@ _LIKE_BLOCKED = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMa
 def replace_node(node: onnx.NodeProto, matrices: Collection[str]) -> Iterator[onnx.NodeProto]:
     """Yield what stands in for a node: one or more nodes that make the same tensors, or the node itself.
 
-    Args:
-        node: The node.
-        matrices: The names of the initializers with two axes.
+    `matrices` are the names of the initializers with two axes.
     """
-    made: list[onnx.NodeProto] = []
+    stand_ins: list[onnx.NodeProto] = []
     if node.domain == _BLOCKED and node.op_type in _LIKE_BLOCKED:
-        made = _imitate(node, node.op_type, tuple(range(len(node.input)))[:3])
+        stand_ins = _imitate(node, node.op_type, (0, 1, 2))
     elif node.domain == _BLOCKED and node.op_type == "ReorderInput" and not node.attribute:
-        made = [helper.make_node("Identity", node.input[:1], node.output[:1])]
+        stand_ins = [helper.make_node("Identity", node.input[:1], node.output[:1])]
     elif node.domain == _RUNTIME or node.op_type == "SimplifiedLayerNormalization":
-        made = _replace_runtime(node, matrices)
-    yield from made or [node]
+        stand_ins = _replace_runtime(node, matrices)
+    yield from stand_ins or [node]
 
 
 def _replace_runtime(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
@@ -102,14 +97,12 @@ def _rescale(
 def _multiply(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
     """Write a product of transposed matrices as a sum over indices."""
     flags = {attribute.name for attribute in node.attribute if attribute.i}
-    left = _name_axes("ik", "transA" in flags, "transBatchA" in flags)
-    right = _name_axes("kj", "transB" in flags, "transBatchB" in flags)
+    terms = []
+    for operand, axes in (("A", "ik"), ("B", "kj")):
+        pair = axes[::-1] if f"trans{operand}" in flags else axes
+        # Batch axes stand before the matrix, or between its rows and columns.
+        terms.append(f"{pair[0]}...{pair[1]}" if f"transBatch{operand}" in flags else f"...{pair}")
+    left, right = terms
     if node.input[1] in matrices:  # inference wants as many axes under both ellipses
         right = right.replace("...", "")
     return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ij")]
-
-
-def _name_axes(names: str, transposed: bool, batch_transposed: bool) -> str:
-    """Name the axes of an operand; its batch axes stand before the matrix, or between rows and columns."""
-    pair = names[::-1] if transposed else names
-    return f"{pair[0]}...{pair[1]}" if batch_transposed else f"...{pair}"

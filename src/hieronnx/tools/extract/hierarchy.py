@@ -102,14 +102,7 @@ def _relative(path: str, above: str) -> str:
 
 
 def rebase_hierarchy(source: Source, part: Part, rebased: Rebased, renamed: Mapping[str, str]) -> Hierarchy:
-    """Return the hierarchy of a part's model.
-
-    Args:
-        source: The whole model.
-        part: The part.
-        rebased: Its modules and calls.
-        renamed: The initializers that have another name in it.
-    """
+    """Return the hierarchy of a part's model; some of the initializers have been renamed in it."""
     served = _served_scopes(source, part, rebased)
     walked = list(_walk(source, part))
     tensors = _name_tensors(source, part, walked, renamed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -14,9 +14,8 @@ from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
 from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
-from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, measure_initializers
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
@@ -63,19 +62,22 @@ def analyze(
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
     rows = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
-    located = _locate(graph, hierarchy)
+    attributions = {} if hierarchy is None else hierarchy.node_by_key
+    keyed = ((key, node, first_output(node)) for key, node in walk_nodes(graph))
+    located = [_Located(key, node, output, attributions.get((key, output))) for key, node, output in keyed]
     chosen = list(_choose(located, rows, filters))
     counts, problems = count_nodes(graph, [item.node for item in chosen], sizes)
     nodes = tuple(_describe(item, count, hierarchy) for item, count in zip(chosen, counts, strict=True))
     scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
     initializers = measure_initializers(graph, hierarchy, scopes)
-    by_evidence = _count_evidence(nodes) if hierarchy else {}
+    found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
+    by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
         model=opened.name,
         hierarchy=hierarchy,
         filters=filters,
         file_nodes=len(located),
-        total=_Counter(nodes).to_tally(),
+        total=_tally(nodes),
         nodes=nodes,
         by_evidence=by_evidence,
         by_confidence=_count_confidence(by_evidence) if hierarchy else {},
@@ -99,6 +101,9 @@ def analyze(
 # -- the nodes that were asked for ------------------------------------------------------------------------
 
 
+_NodesByCall: TypeAlias = defaultdict[CallId, list[AnalyzedNode]]
+
+
 class _Located(NamedTuple):
     """A node in its graph, with what the hierarchy says of it."""
 
@@ -114,12 +119,6 @@ def _read_filters(**filters: str | None) -> dict[str, str]:
         if name in given:
             check_known(name, given[name], known)
     return given
-
-
-def _locate(model: ir.Model, hierarchy: Hierarchy | None) -> list[_Located]:
-    nodes = {} if hierarchy is None else hierarchy.node_by_key
-    keyed = ((graph, node, first_output(node)) for graph, node in walk_nodes(model))
-    return [_Located(graph, node, output, nodes.get((graph, output))) for graph, node, output in keyed]
 
 
 def _choose(located: Sequence[_Located], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Located]:
@@ -210,34 +209,11 @@ def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str
 # -- counting ---------------------------------------------------------------------------------------------
 
 
-class _Counter:
-    """Adds up nodes; the totals of lines are sums of these."""
-
-    def __init__(self, nodes: Iterable[AnalyzedNode] = ()) -> None:
-        self.operators: Counter[str] = Counter()
-        self.multiply_adds = 0
-        self.uncounted = 0
-        for node in nodes:
-            self.add_node(node)
-
-    def add_node(self, node: AnalyzedNode) -> None:
-        self.operators[node.operator] += 1
-        self.multiply_adds += node.multiply_adds or 0
-        self.uncounted += node.multiply_adds is None
-
-    def add(self, other: _Counter) -> None:
-        self.operators.update(other.operators)
-        self.multiply_adds += other.multiply_adds
-        self.uncounted += other.uncounted
-
-    def to_tally(self) -> Tally:
-        operators = dict(sorted(self.operators.items(), key=lambda item: (-item[1], item[0])))
-        return Tally(sum(operators.values()), operators, self.multiply_adds, self.uncounted)
-
-
-def _count_evidence(nodes: Iterable[AnalyzedNode]) -> dict[str, int]:
-    counts = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
-    return {evidence: counts[evidence] for evidence in CONFIDENCE}
+def _tally(nodes: Sequence[AnalyzedNode]) -> Tally:
+    operators = Counter(node.operator for node in nodes)
+    counts = [node.multiply_adds for node in nodes]
+    ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
+    return Tally(len(nodes), ordered, sum(count or 0 for count in counts), counts.count(None))
 
 
 def _count_confidence(by_evidence: Mapping[str, int]) -> dict[str, int]:
@@ -267,7 +243,7 @@ def _make_lines(
 ) -> Iterator[ModuleLine]:
     """Yield the lines in the order of a tree."""
     hierarchy = rows.hierarchy
-    own, total = _count_rows(rows, nodes)
+    own, total = _group_nodes(rows, nodes)
     has_sidecar = bool(hierarchy.model)  # only a sidecar counts parameters; it always describes the file too
     by_call = group_by_call(initializers, hierarchy) if has_sidecar else {}
     seen: set[str] = set()
@@ -280,8 +256,8 @@ def _make_lines(
             label=label_call(call, module.class_name),
             parent=parent,
             level=level,
-            own=own[call_id].to_tally(),
-            total=total[call_id].to_tally(),
+            own=_tally(own[call_id]),
+            total=_tally(total[call_id]),
             parameters=module.parameter_count if has_sidecar else None,
             parameter_bytes=sum(item.bytes for item in mine if item.parameter) if has_sidecar else None,
             other_bytes=sum(item.bytes for item in mine if not item.parameter) if has_sidecar else None,
@@ -290,21 +266,17 @@ def _make_lines(
         seen.add(call_id.module)
 
 
-def _count_rows(
-    rows: TreeRows, nodes: Iterable[AnalyzedNode]
-) -> tuple[Mapping[CallId, _Counter], Mapping[CallId, _Counter]]:
-    """Count the nodes of each row: its own, and all of its region."""
-    own: dict[CallId, _Counter] = defaultdict(_Counter)
-    total: dict[CallId, _Counter] = defaultdict(_Counter)
+def _group_nodes(rows: TreeRows, nodes: Iterable[AnalyzedNode]) -> tuple[_NodesByCall, _NodesByCall]:
+    """Return the nodes of each row: its own, and all of its region."""
+    own, total = _NodesByCall(list), _NodesByCall(list)
     for node in nodes:
         if node.attribution is not None:
-            own[rows.nearest[node.attribution.scope]].add_node(node)
+            own[rows.nearest[node.attribution.scope]].append(node)
     for call in reversed(rows.hierarchy.calls):  # every call comes after the one above it
-        if rows.nearest[call.id] != call.id:
-            continue
-        total[call.id].add(own[call.id])
-        if call.parent is not None:
-            total[rows.nearest[call.parent]].add(total[call.id])
+        if rows.nearest[call.id] == call.id:
+            total[call.id] += own[call.id]
+            if call.parent is not None:
+                total[rows.nearest[call.parent]] += total[call.id]
     return own, total
 
 

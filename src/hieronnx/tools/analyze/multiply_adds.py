@@ -12,6 +12,8 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from hieronnx.hierarchy.categories import DOMAINS, OPERATORS
 
 Shape: TypeAlias = tuple[int, ...]
@@ -72,8 +74,9 @@ def _matmul(a_position: int = 0, b_position: int = 1) -> _Formula:
     def count(op: Operation) -> int | None:
         a = _transposed(op.input(a_position), op, "transA", "transBatchA")
         b = _transposed(op.input(b_position), op, "transB", "transBatchB")
-        if a and b:
-            return _multiply(a, b)
+        if a and b:  # where they do not fit, numpy raises
+            batch = np.broadcast_shapes(a[:-2], b[:-2])
+            return prod((*batch, *a[-2:], *b[-1:])) if len(b) > 1 else prod((*batch, *a[-2:]))
         made, known = op.output(0), a[-1:] if a else (b or ())[-2:]
         return prod(made) * known[0] if made is not None and known else None
 
@@ -87,21 +90,6 @@ def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> 
     if op.attributes.get(batch):
         shape = (*shape[1:-1], shape[0], shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if op.attributes.get(matrix) else shape
-
-
-def _multiply(a: Shape, b: Shape) -> int | None:
-    rows = a[-2] if len(a) > 1 else 1
-    columns = b[-1] if len(b) > 1 else 1
-    batch = _broadcast(a[:-2], b[:-2])
-    return None if batch is None else prod(batch) * rows * columns * a[-1]
-
-
-def _broadcast(a: Shape, b: Shape) -> Shape | None:
-    """Return the shape that two shapes have together; None where they do not fit."""
-    length = max(len(a), len(b))
-    pairs = zip((1,) * (length - len(a)) + a, (1,) * (length - len(b)) + b, strict=True)
-    joined = tuple(right if left == 1 else left if right in (1, left) else -1 for left, right in pairs)
-    return None if -1 in joined else joined
 
 
 def _packed_matmul(op: Operation) -> int | None:
@@ -275,8 +263,7 @@ def _experts(op: Operation) -> int | None:
 
 def _linear_model(op: Operation) -> int | None:
     shape = op.input(0)
-    rows = None if shape is None else prod(shape[:-1])
-    return None if rows is None else rows * len(op.attributes.get("coefficients", ()))
+    return None if shape is None else prod(shape[:-1]) * len(op.attributes.get("coefficients", ()))
 
 
 # -- the table --------------------------------------------------------------------------------------------

@@ -37,7 +37,9 @@ def count_nodes(
     shapes = _Shapes(model, dims)
     kinds = {node.op_identifier() for node in nodes}
     shaped = {kind for kind in kinds if kind not in model.functions and needs_shapes(kind[1], kind[0])}
-    fixed = {kind: _count_kind(model, kind) for kind in kinds - shaped}
+    # A function's own nodes are counted, not its calls.
+    bare = {kind: Operation(kind[1], kind[0], (), (), {}) for kind in kinds - shaped}
+    fixed = {kind: 0 if kind in model.functions else count_multiply_adds(bare[kind]) for kind in bare}
     counts = [fixed.get(node.op_identifier()) for node in nodes]
     pending = [position for position, node in enumerate(nodes) if node.op_identifier() in shaped]
     for position in pending:
@@ -50,11 +52,6 @@ def count_nodes(
     for position in unknown:
         counts[position] = _count(nodes[position], shapes)
     return counts, [] if problem is None else [problem]
-
-
-def _count_kind(model: ir.Model, kind: ir.OperatorIdentifier) -> int | None:
-    """Count the multiply-adds of an operator whatever its shapes; a function's own nodes are counted, not its calls."""
-    return 0 if kind in model.functions else count_multiply_adds(Operation(kind[1], kind[0], (), (), {}))
 
 
 def _count(node: ir.Node, shapes: _Shapes) -> int | None:

@@ -1,4 +1,4 @@
-"""The module hierarchy of one ONNX file, and the tree of its calls."""
+"""The module hierarchy of one ONNX file, the tree of its calls, and the rows of that tree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from hieronnx.errors import check_known
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_call, find_calls, select_calls
+from hieronnx.hierarchy.targets import find_call, find_calls, find_outermost, select_calls
 
 
 class CallTree:
@@ -117,22 +117,14 @@ class Hierarchy:
     @cached_property
     def tree(self) -> CallTree:
         """The calls and their parents; it prints as a tree."""
-        classes = {path: module.class_name for path, module in self.modules.items()}
-        labels = {c.id: f"{label_call(c, classes[c.id.module])}  {c.id}".rstrip() for c in self.calls}
+        names = {path: module.class_name for path, module in self.modules.items()}
+        labels = {c.id: f"{label_call(c, names[c.id.module])}  {c.id}".rstrip() for c in self.calls}
         return CallTree({call.id: call.parent for call in self.calls}, labels)
 
     @cached_property
     def tags(self) -> Mapping[str, str]:
         """The `hierarchy` map: the tag of each tagged call, and its module's path."""
         return {call.tag: call.id.module for call in self.calls if call.tagged}
-
-    @cached_property
-    def nodes_by_call(self) -> Mapping[CallId, list[Node]]:
-        """For each call the nodes whose scope it is."""
-        nodes: dict[CallId, list[Node]] = defaultdict(list)
-        for node in self.nodes:
-            nodes[node.scope].append(node)
-        return nodes
 
     def tag_of(self, call: CallId | str) -> str:
         """Return the tag that a node of a call carries; the call by its id, or by its path (`cell`, `cell@1`).
@@ -192,3 +184,57 @@ class Hierarchy:
         """Return the share of nodes whose evidence is better than `root`."""
         known = sum(node.evidence != "root" for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
+
+
+# -- rows: the calls that have a line of their own, and what lies below each ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRows:
+    """The lines of a tree before any is left out.
+
+    Attributes:
+        hierarchy: whose calls they are.
+        nearest: for each call, the line that it counts in: its own, or the nearest above it.
+        below: the lines directly below each.
+        matches: the topmost calls that were asked for.
+        ways: the calls that were asked for and all above them.
+    """
+
+    hierarchy: Hierarchy
+    nearest: Mapping[CallId, CallId]
+    below: Mapping[CallId, list[CallId]]
+    matches: set[CallId]
+    ways: set[CallId]
+
+    def walk(self, call: CallId) -> Iterator[CallId]:
+        """Yield a line and all below it."""
+        waiting = [call]
+        while waiting:
+            line = waiting.pop()
+            yield line
+            waiting += self.below[line]
+
+
+def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: bool = False) -> TreeRows:
+    """Decide which calls have a line: those with a tag of their own or all, and what the pattern matches.
+
+    Raises:
+        InputError: If the pattern matches nothing.
+    """
+    matched = hierarchy.select_calls("*" if pattern is None else pattern)
+    listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
+    if pattern is not None:
+        listed |= matched  # what was asked for is shown, tag or not
+    nearest: dict[CallId, CallId] = {}
+    below: dict[CallId, list[CallId]] = defaultdict(list)
+    for call in hierarchy.calls:
+        if call.parent is None:
+            nearest[call.id] = call.id
+        elif call.id in listed:
+            below[nearest[call.parent]].append(call.id)
+            nearest[call.id] = call.id
+        else:
+            nearest[call.id] = nearest[call.parent]
+    ways = {above for call in matched for above in hierarchy.tree.ancestors(call)}
+    return TreeRows(hierarchy, nearest, below, find_outermost(hierarchy.calls, matched), ways)

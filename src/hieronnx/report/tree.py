@@ -11,9 +11,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
 from hieronnx.hierarchy.records import Call, CallId, Node
-from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.report.names import name_module
 from hieronnx.report.text import count, make_table, to_text

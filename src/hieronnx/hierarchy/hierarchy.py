@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from hieronnx.errors import check_known
+from hieronnx.errors import AmbiguousTargetError, check_known, list_some
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_call, find_calls, find_outermost, select_calls
+from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
 
 class CallTree:
@@ -140,7 +140,11 @@ class Hierarchy:
         Raises:
             InputError: If the target names none, or several.
         """
-        return find_call(self.calls, self.modules, target)
+        selected = self.find_calls(target)
+        if len(selected) > 1:
+            names = list_some([str(call.id) or "the root" for call in selected], 8)
+            raise AmbiguousTargetError(f"'{target}' matches {len(selected)} calls: {names}; name one of them")
+        return selected[0]
 
     def find_calls(self, target: str) -> list[Call]:
         """Find the calls that a path, a tag or a pattern names; of those inside one another the outermost.
@@ -156,7 +160,7 @@ class Hierarchy:
         Raises:
             InputError: If it matches none.
         """
-        return select_calls(self.calls, self.modules, pattern)
+        return match_calls(self.calls, pattern) or {call.id for call in self.find_calls(pattern)}
 
     def nodes_in(self, target: str) -> tuple[Node, ...]:
         """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.

@@ -100,9 +100,7 @@ def _get_feeds(source: Path, given: str | os.PathLike[str] | Iterable[Mapping[st
 # -- the tools, imported when they run --------------------------------------------------------------------
 
 
-def _quantize_dynamic(
-    source: Path, target: Path, excluded: Sequence[str], feeds: Sequence[Feeds], **options: Any
-) -> None:
+def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: list[Feeds], **options: Any) -> None:
     require("onnxruntime", "runtime")
     from onnxruntime.quantization import quantize_dynamic
 
@@ -116,9 +114,7 @@ def _quantize_dynamic(
     copy_permissions(target)
 
 
-def _quantize_static(
-    source: Path, target: Path, excluded: Sequence[str], feeds: Sequence[Feeds], **options: Any
-) -> None:
+def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: list[Feeds], **options: Any) -> None:
     require("onnxruntime", "runtime")
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
 
@@ -134,8 +130,8 @@ def _quantize_static(
         def get_next(self) -> dict[str, Any] | None:
             return dict(given) if (given := next(remaining, None)) is not None else None
 
-    external, names = has_external_data(source), list(excluded)
-    quantize_static(source, target, Reader(), nodes_to_exclude=names, use_external_data_format=external, **options)
+    external = has_external_data(source)
+    quantize_static(source, target, Reader(), nodes_to_exclude=excluded, use_external_data_format=external, **options)
     _restore_inputs(source, target, excluded)
     copy_permissions(target)
 
@@ -178,16 +174,14 @@ def _load_floats(source: Path, names: Collection[str]) -> dict[str, onnx.TensorP
 # -- half precision ---------------------------------------------------------------------------------------
 
 
-def _convert_to_half(
-    source: Path, target: Path, excluded: Sequence[str], feeds: Sequence[Feeds], **options: Any
-) -> None:
+def _convert_to_half(source: Path, target: Path, excluded: list[str], feeds: list[Feeds], **options: Any) -> None:
     require("onnxruntime", "runtime")
     from onnxruntime.transformers.float16 import convert_float_to_float16
 
     if feeds:
         raise InputError("conversion to half precision takes no calibration inputs")
     # As a string: of any other path it would take the model for one in memory.
-    converted = convert_float_to_float16(str(source), node_block_list=list(excluded), **options)
+    converted = convert_float_to_float16(str(source), node_block_list=excluded, **options)
     _restore_weights(source, converted.graph)
     _join_casts(converted.graph)
     model = ir.serde.deserialize_model(converted)

@@ -60,26 +60,19 @@ def run_tool(
     check_output(destination, list_own_files(model))
     with _working_folder(model, destination) as (source, made):
         report(f"running {tool}")
-        with _reporting_failures(tool):
+        try:
             notes = tuple(run(source, made, hierarchy))
+        except (HieronnxError, MemoryError):
+            raise
+        except Exception as error:  # whatever a tool raises
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+            raise ExportError(
+                f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
+                "--debug shows all that it said; another tool or another opset may work"
+            ) from error
         report("carrying the hierarchy")
         result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *notes))
-
-
-@contextmanager
-def _reporting_failures(tool: str) -> Iterator[None]:
-    """Turn whatever a tool raises into one of our errors."""
-    try:
-        yield
-    except (HieronnxError, MemoryError):
-        raise
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-        raise ExportError(
-            f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
-            "--debug shows all that it said; another tool or another opset may work"
-        ) from error
 
 
 @contextmanager
@@ -115,13 +108,8 @@ def data_name(path: Path) -> str:
 
 def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
     """Save what a tool made."""
-    onnx.save(
-        model,
-        path,
-        save_as_external_data=external,
-        location=data_name(path) if external else None,
-        size_threshold=SMALL_TENSOR_BYTES,
-    )
+    location = data_name(path) if external else None
+    onnx.save(model, path, save_as_external_data=external, location=location, size_threshold=SMALL_TENSOR_BYTES)
     copy_permissions(path)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
@@ -17,7 +19,6 @@ from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_threshol
 from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
 from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
 from hieronnx.hierarchy.tags import label_call
-from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, measure_initializers
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
@@ -69,7 +70,7 @@ def analyze(
     counts, problems = count_nodes(graph, [item.node for item in chosen], sizes)
     nodes = tuple(_describe(item, count, hierarchy) for item, count in zip(chosen, counts, strict=True))
     scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
-    initializers = measure_initializers(graph, hierarchy, scopes)
+    initializers = _measure_initializers(graph, hierarchy, scopes)
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
@@ -235,17 +236,93 @@ def _share(nodes: Iterable[AnalyzedNode], limits: Mapping[str, float], known: bo
             yield CategoryShare(name, totals[name], share, limits[name], category.critical)
 
 
+# -- initializers -----------------------------------------------------------------------------------------
+
+
+class _InitializerSize(NamedTuple):
+    """How large an initializer is, and whose it is."""
+
+    elements: int
+    bytes: int
+    parameter: str | None
+    """The parameter or buffer that it holds, where the hierarchy knows."""
+    owner: str | None
+    """The module that has the parameter; else the lowest one above all nodes that read it. None if not known."""
+
+
+def _measure_initializers(
+    model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]
+) -> list[_InitializerSize]:
+    """Measure a model's initializers, those of bodies included; only a sidecar knows whose they are."""
+    with_sidecar = hierarchy if hierarchy is not None and hierarchy.model else None
+    parameters = {item.name: item.parameter for item in with_sidecar.initializers} if with_sidecar else {}
+    graphs = (graph for graph in model.graphs() if isinstance(graph, ir.Graph))
+    sizes = []
+    for value in (value for graph in graphs for value in graph.initializers.values()):
+        parameter, owner = parameters.get(value.name or ""), None
+        if with_sidecar is not None:
+            owner = _find_owner(parameter, with_sidecar) if parameter else _find_reader(value, scopes)
+        sizes.append(_InitializerSize(*_measure(value), parameter, owner))
+    return sizes
+
+
+def _measure(value: ir.Value) -> tuple[int, int]:
+    """Return how many elements an initializer has and how many bytes these take; strings take none."""
+    tensor = value.const_value
+    shape, dtype = (value.shape, value.dtype) if tensor is None else (tensor.shape, tensor.dtype)
+    elements = prod(max(dim, 0) for dim in shape or () if isinstance(dim, int))
+    if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return elements, 0
+    return elements, (elements * dtype.bitwidth + 7) // 8
+
+
+def _find_owner(parameter: str, hierarchy: Hierarchy) -> str:
+    """Return the module that a parameter's path leads into; keys of lists of parameters are no modules."""
+    return next(path for path in _paths_up(parameter.rpartition(".")[0]) if path in hierarchy.modules or not path)
+
+
+def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
+    """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
+    paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
+    if not paths:
+        return None
+    segments = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+
+
+def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
+    """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
+    by_module: dict[str, list[int]] = defaultdict(list)
+    for position, size in enumerate(sizes):
+        for path in () if size.owner is None else _paths_up(size.owner):
+            by_module[path].append(position)
+    by_call: dict[CallId, set[int]] = defaultdict(set)
+    for call in reversed(hierarchy.calls):  # every call comes after the one above it
+        by_call[call.id].update(by_module.get(call.id.module, ()))
+        if call.parent is not None:
+            by_call[call.parent] |= by_call[call.id]
+    return by_call
+
+
+def _paths_up(path: str) -> Iterator[str]:
+    """Yield a module's path and those above it, up to the root's, which is empty."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
+
+
 # -- modules ----------------------------------------------------------------------------------------------
 
 
 def _make_lines(
-    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[InitializerSize]
+    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[_InitializerSize]
 ) -> Iterator[ModuleLine]:
     """Yield the lines in the order of a tree."""
     hierarchy = rows.hierarchy
     own, total = _group_nodes(rows, nodes)
     has_sidecar = bool(hierarchy.model)  # only a sidecar counts parameters; it always describes the file too
-    by_call = group_by_call(initializers, hierarchy) if has_sidecar else {}
+    by_call = _group_by_call(initializers, hierarchy) if has_sidecar else {}
     seen: set[str] = set()
     for call_id, parent, level in _arrange(rows):
         call, module = hierarchy.call_by_id[call_id], hierarchy.modules[call_id.module]

@@ -165,7 +165,13 @@ def _make_result(
     entering, leaving = set(part.inputs), set(part.outputs)
     boundary = (i for i in part.region if entering.intersection(nodes[i].reads) or leaving.intersection(nodes[i].makes))
     shared = find_shared(source, part)
-    inputs = {tensor: _describe_input(source, part, tensor) for tensor in part.inputs}
+
+    def describe_input(tensor: int) -> PartInput:
+        producer = source.view.producers[tensor]
+        if producer is None:
+            producer = source.view.graphs[source.view.tensor_graphs[tensor]].owner
+        maker = None if producer is None else source.attributions[producer]
+        return PartInput(names[tensor], part.arguments.get(tensor, ()), maker)
 
     def pick(chosen: Iterable[int]) -> tuple[Node, ...]:
         return tuple(source.attributions[index] for index in chosen)
@@ -176,10 +182,10 @@ def _make_result(
         tag=call.tag,
         calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
         nodes=pick(part.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=tuple(map(describe_input, part.inputs)),
         outputs=tuple(PartOutput(names[t], part.places.get(t, ())) for t in part.outputs),
         recorded=part.io.recorded,
-        undeclared_inputs=tuple(inputs[tensor] for tensor in part.undeclared_inputs),
+        undeclared_inputs=tuple(map(describe_input, part.undeclared_inputs)),
         constant_arguments=tuple(_constant_arguments(source, part)),
         lost_arguments=part.io.lost,
         internal_tensors=tuple(names[t] for i in part.nodes for t in nodes[i].makes if t not in leaving),
@@ -191,14 +197,6 @@ def _make_result(
         hierarchy=hierarchy,
         model=model,
     )
-
-
-def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
-    view, producer = source.view, source.view.producers[tensor]
-    if producer is None:
-        producer = view.graphs[view.tensor_graphs[tensor]].owner
-    maker = None if producer is None else source.attributions[producer]
-    return PartInput(view.names[tensor], part.arguments.get(tensor, ()), maker)
 
 
 def _constant_arguments(source: Source, part: Part) -> Iterator[ConstantArgument]:

@@ -40,16 +40,7 @@ def run_tool(
     sidecar: bool,
     progress: Callable[[str], None] | None,
 ) -> CarryResult:
-    """Run a tool on a model and write what it made, with the model's hierarchy carried onto it.
-
-    Args:
-        model: The model, with its hierarchy.
-        output: Where to write; the sidecar goes beside it.
-        tool: What runs, for messages.
-        run: Runs it.
-        embed: Whether to write the hierarchy into the file as metadata.
-        sidecar: Whether to write it beside the file as JSON.
-        progress: Called with the name of each stage as it begins.
+    """Run a tool, named for messages, on a model and write what it made, with the hierarchy carried onto it.
 
     Raises:
         HieronnxError: If the model has no hierarchy, the tool fails, or the output cannot be written.
@@ -131,11 +122,7 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     """Copy a model for a tool that selects nodes by name: where nodes were chosen, each gets a name of its own.
 
     Declared types of initializers are left out: they are in the initializers, and quantizers forget to change them.
-
-    Args:
-        source: The model.
-        folder: Where to put it and its data; it is made.
-        chosen: Nodes, by their graphs' keys and their first outputs.
+    The model and its data go into a new folder; nodes are chosen by their graphs' keys and their first outputs.
     """
     model = onnx.load(source, load_external_data=False)
     folder.mkdir()

@@ -57,7 +57,12 @@ def analyze(
         16
     """
     limits, sizes = read_thresholds(thresholds or {}), dims or {}
-    filters = _read_filters(category=category, module=module, op=op, evidence=evidence)
+    given = {"category": category, "module": module, "op": op, "evidence": evidence}
+    filters = {name: text for name, text in given.items() if text is not None}
+    if category is not None:
+        check_known("category", category, CATEGORIES)
+    if evidence is not None:
+        check_known("evidence", evidence, CONFIDENCE)
     opened = open_model(model)
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
@@ -71,6 +76,7 @@ def analyze(
     nodes = tuple(_describe(item, count, hierarchy) for item, count in zip(chosen, counts, strict=True))
     scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
     initializers = _measure_initializers(graph, hierarchy, scopes)
+    levels = ("high", "medium", "low") if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
@@ -81,7 +87,7 @@ def analyze(
         total=_tally(nodes),
         nodes=nodes,
         by_evidence=by_evidence,
-        by_confidence=_count_confidence(by_evidence) if hierarchy else {},
+        by_confidence={level: sum(found_by[e] for e in CONFIDENCE if CONFIDENCE[e] == level) for level in levels},
         categories=tuple(_share(nodes, limits, hierarchy is not None)),
         modules=() if rows is None else tuple(_make_lines(rows, nodes, initializers)),
         initializers=len(initializers),
@@ -112,14 +118,6 @@ class _Located(NamedTuple):
     node: ir.Node
     output: str
     attribution: Node | None
-
-
-def _read_filters(**filters: str | None) -> dict[str, str]:
-    given = {name: text for name, text in filters.items() if text is not None}
-    for name, known in (("category", CATEGORIES), ("evidence", CONFIDENCE)):
-        if name in given:
-            check_known(name, given[name], known)
-    return given
 
 
 def _choose(located: Sequence[_Located], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Located]:
@@ -217,19 +215,9 @@ def _tally(nodes: Sequence[AnalyzedNode]) -> Tally:
     return Tally(len(nodes), ordered, sum(count or 0 for count in counts), counts.count(None))
 
 
-def _count_confidence(by_evidence: Mapping[str, int]) -> dict[str, int]:
-    counts = dict.fromkeys(("high", "medium", "low"), 0)
-    for evidence, count in by_evidence.items():
-        counts[CONFIDENCE[evidence]] += count
-    return counts
-
-
-def _share(nodes: Iterable[AnalyzedNode], limits: Mapping[str, float], known: bool) -> Iterator[CategoryShare]:
-    totals: Counter[str] = Counter()
-    attributed: Counter[str] = Counter()
-    for node in nodes:
-        totals[node.category] += 1
-        attributed[node.category] += node.attributed
+def _share(nodes: Sequence[AnalyzedNode], limits: Mapping[str, float], known: bool) -> Iterator[CategoryShare]:
+    totals = Counter(node.category for node in nodes)
+    attributed = Counter(node.category for node in nodes if node.attributed)
     for name, category in CATEGORIES.items():
         if totals[name]:
             share = attributed[name] if known else None
@@ -261,7 +249,11 @@ def _measure_initializers(
     for value in (value for graph in graphs for value in graph.initializers.values()):
         parameter, owner = parameters.get(value.name or ""), None
         if with_sidecar is not None:
-            owner = _find_owner(parameter, with_sidecar) if parameter else _find_reader(value, scopes)
+            if not parameter:
+                owner = _find_reader(value, scopes)
+            else:  # the module that its path leads into; keys of lists of parameters are no modules
+                above = _paths_up(parameter.rpartition(".")[0])
+                owner = next(path for path in above if path in with_sidecar.modules or not path)
         sizes.append(_InitializerSize(*_measure(value), parameter, owner))
     return sizes
 
@@ -274,11 +266,6 @@ def _measure(value: ir.Value) -> tuple[int, int]:
     if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return elements, 0
     return elements, (elements * dtype.bitwidth + 7) // 8
-
-
-def _find_owner(parameter: str, hierarchy: Hierarchy) -> str:
-    """Return the module that a parameter's path leads into; keys of lists of parameters are no modules."""
-    return next(path for path in _paths_up(parameter.rpartition(".")[0]) if path in hierarchy.modules or not path)
 
 
 def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:

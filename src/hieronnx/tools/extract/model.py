@@ -91,7 +91,13 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
             node.input[0] = view.names[tensor]
             del node.attribute[:]
             node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
-    graph.input.extend(_typed_input(source, types, tensor) for tensor in part.inputs)
+    for tensor in part.inputs:
+        if (info := types[tensor]) is None:
+            raise HieronnxError(
+                f"the type of '{view.names[tensor]}', an input of the part, is neither in '{source.opened.name}' nor "
+                "can be inferred; add value_info to the file, as onnx.shape_inference does"
+            )
+        graph.input.append(info)
     graph.output.extend(types[tensor] or onnx.ValueInfoProto(name=view.names[tensor]) for tensor in part.outputs)
     inner = (t for index in part.nodes for t in view.nodes[index].makes if t not in part.outputs)
     graph.value_info.extend(info for tensor in inner if (info := types.listed(tensor)) is not None)
@@ -113,17 +119,6 @@ def _make_model(source: Source) -> onnx.ModelProto:
         metadata_props={key: value for key, value in whole.metadata_props.items() if not key.startswith(_OURS)},
     )
     return ir.serde.serialize_model(empty)
-
-
-def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueInfoProto:
-    info = types[tensor]
-    if info is None:
-        name = source.view.names[tensor]
-        raise HieronnxError(
-            f"the type of '{name}', an input of the part, is neither in '{source.opened.name}' nor can be inferred; "
-            "add value_info to the file, as onnx.shape_inference does"
-        )
-    return info
 
 
 def find_names(model: onnx.ModelProto) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -17,7 +18,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
-from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
+from hieronnx.hierarchy.records import CONFIDENCE, CallId
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
@@ -68,13 +69,11 @@ def analyze(
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
     rows = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
-    attributions = {} if hierarchy is None else hierarchy.node_by_key
-    keyed = ((key, node, first_output(node)) for key, node in walk_nodes(graph))
-    located = [_Located(key, node, output, attributions.get((key, output))) for key, node, output in keyed]
-    chosen = list(_choose(located, rows, filters))
-    counts, problems = count_nodes(graph, [item.node for item in chosen], sizes)
-    nodes = tuple(_describe(item, count, hierarchy) for item, count in zip(chosen, counts, strict=True))
-    scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
+    described = list(_describe(graph, hierarchy))
+    chosen = list(_choose(described, rows, filters))
+    counts, problems = count_nodes(graph, [node for node, _ in chosen], sizes)
+    nodes = tuple(replace(item, multiply_adds=count) for (_, item), count in zip(chosen, counts, strict=True))
+    scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
     initializers = _measure_initializers(graph, hierarchy, scopes)
     levels = ("high", "medium", "low") if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
@@ -83,7 +82,7 @@ def analyze(
         model=opened.name,
         hierarchy=hierarchy,
         filters=filters,
-        file_nodes=len(located),
+        file_nodes=len(described),
         total=_tally(nodes),
         nodes=nodes,
         by_evidence=by_evidence,
@@ -111,50 +110,46 @@ def analyze(
 _NodesByCall: TypeAlias = defaultdict[CallId, list[AnalyzedNode]]
 
 
-class _Located(NamedTuple):
-    """A node in its graph, with what the hierarchy says of it."""
-
-    graph: str
-    node: ir.Node
-    output: str
-    attribution: Node | None
+_Described: TypeAlias = tuple[ir.Node, AnalyzedNode]
 
 
-def _choose(located: Sequence[_Located], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Located]:
+def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Described]:
+    """Yield each node with what is known of it, its multiply-adds aside."""
+    attributions = {} if hierarchy is None else hierarchy.node_by_key
+    for key, node in walk_nodes(model):
+        output = first_output(node)
+        attribution = attributions.get((key, output))
+        described = AnalyzedNode(
+            graph=key,
+            name=node.name or "",
+            op_type=node.op_type,
+            domain=node.domain,
+            output=output,
+            category=category_of(node.op_type, node.domain),
+            multiply_adds=None,
+            attribution=attribution,
+            tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
+        )
+        yield node, described
+
+
+def _choose(described: Sequence[_Described], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Described]:
     """Yield the nodes that were asked for."""
     category, op, evidence = filters.get("category"), filters.get("op"), filters.get("evidence")
     if op is not None:
-        kinds = {(item.node.domain, item.node.op_type) for item in located}
-        names = {op_type for _, op_type in kinds} | {f"{domain}::{op_type}" for domain, op_type in kinds if domain}
+        names = {name for _, item in described for name in (item.op_type, item.operator)}
         check_known("operator", op, sorted(names), "the model has")
     inside: set[CallId] | None = None
     if rows is not None and "module" in filters:
         inside = {below for call in rows.matches for below in rows.hierarchy.tree.below(call)}
-    for item in located:
-        node, attribution = item.node, item.attribution
-        if category is not None and category_of(node.op_type, node.domain) != category:
-            continue
-        if op is not None and op not in (node.op_type, f"{node.domain}::{node.op_type}"):
+    for node, item in described:
+        attribution = item.attribution
+        if category not in (None, item.category) or op not in (None, item.op_type, item.operator):
             continue
         if evidence is not None and (attribution is None or attribution.evidence != evidence):
             continue
         if inside is None or (attribution is not None and attribution.scope in inside):
-            yield item
-
-
-def _describe(item: _Located, multiply_adds: int | None, hierarchy: Hierarchy | None) -> AnalyzedNode:
-    node, attribution = item.node, item.attribution
-    return AnalyzedNode(
-        graph=item.graph,
-        name=node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        output=item.output,
-        category=category_of(node.op_type, node.domain),
-        multiply_adds=multiply_adds,
-        attribution=attribution,
-        tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
-    )
+            yield node, item
 
 
 # -- notes ------------------------------------------------------------------------------------------------
@@ -168,13 +163,12 @@ def _note_absence(opened: OpenedModel) -> Iterator[str]:
         yield str(absent)
 
 
-def _note_functions(model: ir.Model, chosen: Iterable[_Located]) -> Iterator[str]:
+def _note_functions(model: ir.Model, chosen: Iterable[_Described]) -> Iterator[str]:
     """Say where nodes of functions would have multiply-adds: a function is there once, and without shapes."""
     graphs = dict.fromkeys(
         item.graph
-        for item in chosen
-        if item.graph and item.node.op_identifier() not in model.functions
-        if needs_shapes(item.node.op_type, item.node.domain)
+        for node, item in chosen
+        if item.graph and node.op_identifier() not in model.functions and needs_shapes(item.op_type, item.domain)
     )
     keys = sorted({function_key(*function.identifier()) for function in model.functions.values()})
     # A body has the key of its function before it.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hieronnx.errors import AmbiguousTargetError, InputError
-from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy, select_rows
 from hieronnx.hierarchy.records import ROOT, CallId, Module, Node
-from hieronnx.hierarchy.rows import select_rows
 from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls
 
 CLASSES = {"": "nets.Net", "body": "nets.Body", "body.cell": "nets.Cell", "body.cell.linear": "torch.nn.Linear"}

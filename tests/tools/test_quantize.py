@@ -20,7 +20,7 @@ import hieronnx
 from hieronnx import HieronnxError, load
 from hieronnx.cli import cli
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
-from hieronnx.tools.adapters.quantizers import QUANTIZERS
+from hieronnx.tools.quantize import QUANTIZERS
 from support.annotated import annotated
 from support.cli import run
 from support.exports import export_ours, shared_folder

@@ -73,7 +73,7 @@ def analyze_command(
     from hieronnx.cli.syntax import parse_dim, parse_threshold
     from hieronnx.errors import InputError
     from hieronnx.report.analysis import analysis_to_csv, analysis_to_markdown, render_analysis
-    from hieronnx.tools.analyze import analyze
+    from hieronnx.tools.analyze.counting import analyze
 
     if as_json and as_csv:
         raise InputError("--json and --csv are two forms of the same output; give one of them")

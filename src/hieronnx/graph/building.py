@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import cast
 
@@ -76,12 +76,14 @@ class _ViewBuilder:
         view = self.view
         inputs = tuple(NO_TENSOR if v is None else self._number(v, graph) for v in node.inputs)
         outputs = tuple(self._number(v, graph) if v.name else NO_TENSOR for v in node.outputs)
-        start, known = len(view.nodes), len(view.names)
+        first_inside, first_new = len(view.nodes), len(view.names)
         bodies = tuple(
             self.add_graph(body, body_key(key, first_output(node), label), label, None)
             for label, body in node_bodies(node)
         )
-        captures = self._captures(bodies, start, known) if bodies else ()
+        read = [t for inside in view.nodes[first_inside:] for t in inside.inputs]
+        read += (t for body in bodies for t in view.graphs[body].outputs)
+        captures = tuple(dict.fromkeys(t for t in read if 0 <= t < first_new))
         op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         op += f":{node.overload}" if node.overload else ""
         index = view.add_node(
@@ -92,31 +94,18 @@ class _ViewBuilder:
         if self._visit is not None:
             self._visit(index, node)
 
-    def _captures(self, bodies: Sequence[int], start: int, known: int) -> tuple[int, ...]:
-        """Return what the bodies' nodes (those from `start`) read of the tensors that came before them."""
-        read = [t for node in self.view.nodes[start:] for t in node.inputs]
-        read += (t for body in bodies for t in self.view.graphs[body].outputs)
-        return tuple(dict.fromkeys(t for t in read if 0 <= t < known))
-
     def _number(self, value: ir.Value, graph: int) -> int:
         number = self._numbers.get(value)
         if number is None:
-            number = self.view.add_tensor(value.name or "", graph, _type_of(value), _axes_of(value))
+            shape = value.shape
+            axes = None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
+            sizes = tuple(size if isinstance(size, int) else None for size in axes or ())
+            type_ = None if value.dtype is None or axes is None else TensorType(value.dtype.name, sizes)
+            number = self.view.add_tensor(value.name or "", graph, type_, axes)
             self._numbers[value] = number
             if value.name:
                 self._names[-1][value.name] = number
         return number
-
-
-def _type_of(value: ir.Value) -> TensorType | None:
-    if value.dtype is None or value.shape is None:
-        return None
-    return TensorType(value.dtype.name, tuple(dim if isinstance(dim, int) else None for dim in value.shape))
-
-
-def _axes_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    shape = value.shape
-    return None if shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in shape)
 
 
 def _attribute_key(node: ir.Node) -> tuple[tuple[str, Hashable], ...]:
@@ -138,22 +127,18 @@ def attribute_value_key(attribute: ir.Attr) -> Hashable:
         return kind.name, _exact(attribute.value)
     if kind in _LISTS:
         return kind.name, tuple(map(_exact, attribute.value))
-    return kind.name, _serialize_bare(attribute)
-
-
-def _exact(value: Hashable) -> Hashable:
-    # As text, NaN equals itself, and -0.0 is not 0.0.
-    return repr(value) if isinstance(value, float) else value
-
-
-def _serialize_bare(attribute: ir.Attr) -> bytes:
-    """Serialize an attribute without what people write for people."""
+    # As it is written, without what people write for people.
     proto = ir.serde.serialize_attribute(attribute)
     proto.doc_string = ""
     sparse = [item for field in (proto.sparse_tensor, *proto.sparse_tensors) for item in (field.values, field.indices)]
     for tensor in (*proto.tensors, *sparse):
         tensor.name = tensor.doc_string = ""
-    return bytes(proto.SerializeToString(deterministic=True))
+    return kind.name, bytes(proto.SerializeToString(deterministic=True))
+
+
+def _exact(value: Hashable) -> Hashable:
+    # As text, NaN equals itself, and -0.0 is not 0.0.
+    return repr(value) if isinstance(value, float) else value
 
 
 def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
@@ -172,7 +157,7 @@ def _tensor_key(tensor: ir.TensorProtocol) -> Hashable:
 def _content_key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
     """Key a tensor by its content where that is small and at hand; else by where it is, or by its name."""
     if isinstance(tensor, ir.ExternalTensor):
-        return "external", tensor.location, tensor.offset, tensor.length
+        return _tensor_key(tensor)
     if tensor is None or tensor.nbytes > SMALL_TENSOR_BYTES or tensor.dtype == ir.DataType.STRING:
         return "named", name
-    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+    return _tensor_key(tensor)

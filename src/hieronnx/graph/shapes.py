@@ -1,12 +1,14 @@
 """Inferring the types and shapes of a model's tensors, by onnx, on a copy without weights.
 
-The copy has nothing that onnx does not know: operators of ONNX Runtime are replaced by standard ones that give the same
-shapes, and what is computed of literals alone is computed, for onnx's inference follows only some of such numbers.
+The copy has nothing that onnx does not know: operators of ONNX Runtime, which writes what it optimized without shapes
+of inner tensors, are replaced by standard ones that give the same shapes, and what is computed of literals alone is
+computed, for onnx's inference follows only some of such numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -15,7 +17,6 @@ from onnx import helper, numpy_helper
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
-from hieronnx.graph.stand_ins import replace_node
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import node_bodies, proto_bodies, walk_nodes
 
@@ -58,9 +59,12 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto
     graph.input.extend(_as_input(v) for v in initializers if not v.is_graph_input() and not _is_small(v))
     # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
     fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < _DEFAULTS_SINCE)
-    graph.initializer.extend(_copy_small(value) for value in fixed if _is_small(value))
+    for value in filter(_is_small, fixed):
+        assert value.const_value is not None
+        graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
+        graph.initializer[-1].name = value.name or ""
     matrices = {value.name for value in initializers if value.name and len(value.shape or ()) == 2}
-    graph.node.extend(made for node in model.graph for made in replace_node(ir.serde.serialize_node(node), matrices))
+    graph.node.extend(made for node in model.graph for made in _replace_node(ir.serde.serialize_node(node), matrices))
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
     graph.value_info.extend(map(ir.serde.serialize_value, typed))
     _fold_literals(graph, model.opset_imports)
@@ -76,13 +80,6 @@ def _is_small(value: ir.Value) -> bool:
     if tensor is None or isinstance(tensor, ir.ExternalTensor):
         return False
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and tensor.nbytes <= SMALL_TENSOR_BYTES
-
-
-def _copy_small(value: ir.Value) -> onnx.TensorProto:
-    assert value.const_value is not None  # it is small
-    copy = ir.serde.serialize_tensor(value.const_value)
-    copy.name = value.name or ""
-    return copy
 
 
 def _as_input(value: ir.Value) -> onnx.ValueInfoProto:
@@ -121,7 +118,12 @@ def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
             tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
             arrays.update((node.output[0], numpy_helper.to_array(t)) for t in tensors if _is_short(t))
         elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
-            result = _compute(node, arrays, opsets)
+            from onnx.reference import ReferenceEvaluator
+
+            evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
+            with np.errstate(all="ignore"):
+                (computed,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
+            result = np.asarray(computed)
             if result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
                 arrays[node.output[0]] = result
                 node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
@@ -132,10 +134,98 @@ def _is_short(tensor: onnx.TensorProto) -> bool:
     return is_whole and bool(np.prod(tensor.dims) <= _MOST_NUMBERS)
 
 
-def _compute(node: onnx.NodeProto, arrays: Mapping[str, np.ndarray], opsets: Mapping[str, int]) -> np.ndarray:
-    from onnx.reference import ReferenceEvaluator
+# -- standard operators in place of ONNX Runtime's own ----------------------------------------------------
 
-    evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
-    with np.errstate(all="ignore"):
-        (result,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
-    return np.asarray(result)
+_RUNTIME = "com.microsoft"
+_BLOCKED = "com.microsoft.nchwc"
+
+_ALSO_LIKE_INPUT = {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
+# Their first output has the shape of their first input, and the one above too, where it is there.
+_LIKE_INPUT = """
+    BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu
+    RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization
+"""
+_SAME_SHAPE: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {name: (0, _ALSO_LIKE_INPUT.get(name, 0)) for name in _LIKE_INPUT.split()}
+)
+
+# The standard operator, and the inputs that it takes.
+_LIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "FusedConv": ("Conv", (0, 1, 2)),
+        "FusedGemm": ("Gemm", (0, 1, 2)),
+        **dict.fromkeys(("DynamicQuantizeMatMul", "GemmFastGelu"), ("MatMul", (0, 1))),
+        "QLinearAdd": ("Add", (0, 3)),
+        "QLinearMul": ("Mul", (0, 3)),
+    }
+)
+_LIKE_BLOCKED = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+
+
+def _replace_node(node: onnx.NodeProto, matrices: Collection[str]) -> Iterator[onnx.NodeProto]:
+    """Yield what stands in for a node: one or more nodes that make the same tensors, or the node itself.
+
+    `matrices` are the names of the initializers with two axes.
+    """
+    stand_ins: list[onnx.NodeProto] = []
+    if node.domain == _BLOCKED and node.op_type in _LIKE_BLOCKED:
+        stand_ins = _imitate(node, node.op_type, (0, 1, 2))
+    elif node.domain == _BLOCKED and node.op_type == "ReorderInput" and not node.attribute:
+        stand_ins = [helper.make_node("Identity", node.input[:1], node.output[:1])]
+    elif node.domain == _RUNTIME or node.op_type == "SimplifiedLayerNormalization":
+        stand_ins = _replace_runtime(node, matrices)
+    yield from stand_ins or [node]
+
+
+def _replace_runtime(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
+    if node.op_type in _SAME_SHAPE:
+        outputs = {node.output[o] for o in _SAME_SHAPE[node.op_type] if o < len(node.output)}
+        return [helper.make_node("Identity", node.input[:1], [made]) for made in sorted(outputs) if made]
+    if node.op_type in _LIKE:
+        return _imitate(node, *_LIKE[node.op_type])
+    if node.op_type in ("FusedMatMul", "TransposeMatMul"):
+        return _multiply(node, matrices)
+    if node.op_type == "MatMulIntegerToFloat":
+        return _rescale(_imitate(node, "MatMulInteger", (0, 1)), node, node.input[2:3])
+    if node.op_type == "QGemm":
+        return _rescale(_imitate(node, "Gemm", (0, 3)), node, node.input[1:2], node.input[7:9])
+    if node.op_type == "MultiHeadAttention" and all(node.input[1:3]) and len(node.input) > 2:
+        # Of the queries' length and the values' width.
+        return [helper.make_node("Einsum", [node.input[0], node.input[2]], node.output[:1], equation="bsh,bkv->bsv")]
+    if node.op_type == "GroupQueryAttention" and node.input[1]:
+        return [helper.make_node("Identity", node.input[:1], node.output[:1])]
+    return []
+
+
+def _imitate(node: onnx.NodeProto, op_type: str, inputs: tuple[int, ...]) -> list[onnx.NodeProto]:
+    taken = [node.input[position] for position in inputs if position < len(node.input)]
+    made = helper.make_node(op_type, taken, node.output[:1])
+    known = onnx.defs.get_schema(op_type).attributes
+    made.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
+    return [made]
+
+
+def _rescale(
+    made: list[onnx.NodeProto], node: onnx.NodeProto, scale: Sequence[str], result: Sequence[str] = ()
+) -> list[onnx.NodeProto]:
+    """Scale what is made of whole numbers to real ones, and to whole ones again where these result."""
+    whole, real = f"{node.output[0]}/whole", f"{node.output[0]}/real"
+    made[-1].output[0] = whole
+    if not all(result) or not result:
+        return [*made, helper.make_node("DequantizeLinear", [whole, *scale], node.output[:1])]
+    made.append(helper.make_node("DequantizeLinear", [whole, *scale], [real]))
+    return [*made, helper.make_node("QuantizeLinear", [real, *result], node.output[:1])]
+
+
+def _multiply(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
+    """Write a product of transposed matrices as a sum over indices."""
+    flags = {attribute.name for attribute in node.attribute if attribute.i}
+    terms = []
+    for operand, axes in (("A", "ik"), ("B", "kj")):
+        pair = axes[::-1] if f"trans{operand}" in flags else axes
+        # Batch axes stand before the matrix, or between its rows and columns.
+        terms.append(f"{pair[0]}...{pair[1]}" if f"transBatch{operand}" in flags else f"...{pair}")
+    left, right = terms
+    if node.input[1] in matrices:  # inference wants as many axes under both ellipses
+        right = right.replace("...", "")
+    return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ij")]

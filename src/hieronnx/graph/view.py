@@ -85,8 +85,7 @@ class ViewNode:
     def reads_values(self) -> list[int]:
         """The tensors whose values the node reads, not their shape or type alone."""
         free = VALUE_FREE_INPUTS.get(self.op)
-        inputs = (t for position, t in enumerate(self.inputs) if position != free)
-        return [t for t in (*inputs, *self.captures) if t != NO_TENSOR]
+        return [t for i, t in enumerate((*self.inputs, *self.captures)) if t != NO_TENSOR and i != free]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +156,9 @@ class View:
     def add_node(self, node: ViewNode) -> int:
         """Add a node, as the producer of its outputs, and return its number."""
         self.nodes.append(node)
-        index = len(self.nodes) - 1
-        for output in node.outputs:
-            if output != NO_TENSOR:
-                self.producers[output] = index
-        return index
+        for output in node.makes:
+            self.producers[output] = len(self.nodes) - 1
+        return len(self.nodes) - 1
 
     @cached_property
     def nodes_in(self) -> list[list[int]]:

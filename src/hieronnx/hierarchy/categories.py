@@ -153,7 +153,6 @@ DOMAINS = frozenset(
     | {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 )
 
-
 OPERATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: tuple(f"{_STANDARD.get(name, '')} {_RUNTIME.get(name, '')}".split()) for name in CATEGORIES}
 )

@@ -1,4 +1,4 @@
-"""The module hierarchy of one ONNX file, and the tree of its calls."""
+"""The module hierarchy of one ONNX file, the tree of its calls, and the rows of that tree."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
-from hieronnx.errors import check_known
+from hieronnx.errors import AmbiguousTargetError, check_known, list_some
 from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_call, find_calls, select_calls
+from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
 _Line = TypeVar("_Line", bound=Hashable)
 
@@ -126,22 +126,14 @@ class Hierarchy:
     @cached_property
     def tree(self) -> CallTree:
         """The calls and their parents; it prints as a tree."""
-        classes = {path: module.class_name for path, module in self.modules.items()}
-        labels = {c.id: f"{label_call(c, classes[c.id.module])}  {c.id}".rstrip() for c in self.calls}
+        names = {path: module.class_name for path, module in self.modules.items()}
+        labels = {c.id: f"{label_call(c, names[c.id.module])}  {c.id}".rstrip() for c in self.calls}
         return CallTree({call.id: call.parent for call in self.calls}, labels)
 
     @cached_property
     def tags(self) -> Mapping[str, str]:
         """The `hierarchy` map: the tag of each tagged call, and its module's path."""
         return {call.tag: call.id.module for call in self.calls if call.tagged}
-
-    @cached_property
-    def nodes_by_call(self) -> Mapping[CallId, list[Node]]:
-        """For each call the nodes whose scope it is."""
-        nodes: dict[CallId, list[Node]] = defaultdict(list)
-        for node in self.nodes:
-            nodes[node.scope].append(node)
-        return nodes
 
     def tag_of(self, call: CallId | str) -> str:
         """Return the tag that a node of a call carries; the call by its id, or by its path (`cell`, `cell@1`).
@@ -157,7 +149,11 @@ class Hierarchy:
         Raises:
             InputError: If the target names none, or several.
         """
-        return find_call(self.calls, self.modules, target)
+        selected = self.find_calls(target)
+        if len(selected) > 1:
+            names = list_some([str(call.id) or "the root" for call in selected], 8)
+            raise AmbiguousTargetError(f"'{target}' matches {len(selected)} calls: {names}; name one of them")
+        return selected[0]
 
     def find_calls(self, target: str) -> list[Call]:
         """Find the calls that a path, a tag or a pattern names; of those inside one another the outermost.
@@ -173,7 +169,7 @@ class Hierarchy:
         Raises:
             InputError: If it matches none.
         """
-        return select_calls(self.calls, self.modules, pattern)
+        return match_calls(self.calls, pattern) or {call.id for call in self.find_calls(pattern)}
 
     def nodes_in(self, target: str) -> tuple[Node, ...]:
         """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.
@@ -201,3 +197,57 @@ class Hierarchy:
         """Return the share of nodes whose evidence is better than `root`."""
         known = sum(node.evidence != "root" for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
+
+
+# -- rows: the calls that have a line of their own, and what lies below each ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRows:
+    """The lines of a tree before any is left out.
+
+    Attributes:
+        hierarchy: whose calls they are.
+        nearest: for each call, the line that it counts in: its own, or the nearest above it.
+        below: the lines directly below each.
+        matches: the topmost calls that were asked for.
+        ways: the calls that were asked for and all above them.
+    """
+
+    hierarchy: Hierarchy
+    nearest: Mapping[CallId, CallId]
+    below: Mapping[CallId, list[CallId]]
+    matches: set[CallId]
+    ways: set[CallId]
+
+    def walk(self, call: CallId) -> Iterator[CallId]:
+        """Yield a line and all below it."""
+        waiting = [call]
+        while waiting:
+            line = waiting.pop()
+            yield line
+            waiting += self.below[line]
+
+
+def select_rows(hierarchy: Hierarchy, *, pattern: str | None = None, all_calls: bool = False) -> TreeRows:
+    """Decide which calls have a line: those with a tag of their own or all, and what the pattern matches.
+
+    Raises:
+        InputError: If the pattern matches nothing.
+    """
+    matched = hierarchy.select_calls("*" if pattern is None else pattern)
+    listed = {call.id for call in hierarchy.calls if all_calls or call.tagged}
+    if pattern is not None:
+        listed |= matched  # what was asked for is shown, tag or not
+    nearest: dict[CallId, CallId] = {}
+    below: dict[CallId, list[CallId]] = defaultdict(list)
+    for call in hierarchy.calls:
+        if call.parent is None:
+            nearest[call.id] = call.id
+        elif call.id in listed:
+            below[nearest[call.parent]].append(call.id)
+            nearest[call.id] = call.id
+        else:
+            nearest[call.id] = nearest[call.parent]
+    ways = {above for call in matched for above in hierarchy.tree.ancestors(call)}
+    return TreeRows(hierarchy, nearest, below, find_outermost(hierarchy.calls, matched), ways)

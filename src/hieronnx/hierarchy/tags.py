@@ -105,20 +105,16 @@ def build_calls(sites: Sequence[CallSite], classes: Mapping[str, str], policy: T
     names = _name_siblings(tagged_parent, classes)
     tags: dict[CallId, str] = {}
     seen: dict[str, int] = defaultdict(int)
-    calls = []
     for site in sites:
-        own = site.id in tagged_parent
-        if own:
+        if site.id in tagged_parent:
             above = tagged_parent[site.id]
             base = (tags[above] if above is not None else "") + "/" + names[site.id]
-            count = seen[base]
+            tags[site.id] = f"{base}@{seen[base]}" if seen[base] else base
             seen[base] += 1
-            tags[site.id] = f"{base}@{count}" if count else base
         else:
             assert site.parent is not None  # the root always has a tag
             tags[site.id] = tags[site.parent]
-        calls.append(Call(site.id, site.parent, site.via, tags[site.id], own))
-    return tuple(calls)
+    return tuple(Call(site.id, site.parent, site.via, tags[site.id], site.id in tagged_parent) for site in sites)
 
 
 def _find_tagged_parents(

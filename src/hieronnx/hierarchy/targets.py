@@ -9,17 +9,8 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from hieronnx.errors import AmbiguousTargetError, InputError, list_some
+from hieronnx.errors import InputError
 from hieronnx.hierarchy.records import Call, CallId, Module
-
-
-def find_call(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> Call:
-    """Find the one call that a target names; a module's path alone names its first call."""
-    selected = find_calls(calls, modules, target)
-    if len(selected) > 1:
-        names = list_some([str(call.id) or "the root" for call in selected], 8)
-        raise AmbiguousTargetError(f"'{target}' matches {len(selected)} calls: {names}; name one of them")
-    return selected[0]
 
 
 def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str) -> list[Call]:
@@ -31,11 +22,6 @@ def find_calls(calls: Sequence[Call], modules: Mapping[str, Module], target: str
         raise InputError(f"no module call '{target}'; {_suggest(calls, modules, target)}")
     outermost = find_outermost(calls, matched)
     return [call for call in calls if call.id in outermost]
-
-
-def select_calls(calls: Sequence[Call], modules: Mapping[str, Module], pattern: str) -> set[CallId]:
-    """Select every call that a pattern matches; a module's path alone stands for all its calls."""
-    return match_calls(calls, pattern) or {call.id for call in find_calls(calls, modules, pattern)}
 
 
 def match_calls(calls: Sequence[Call], pattern: str) -> set[CallId]:

@@ -10,9 +10,8 @@ from typing import Any
 from rich.text import Text
 
 from hieronnx.errors import count
-from hieronnx.hierarchy.hierarchy import Hierarchy, draw_arms
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, draw_arms, select_rows
 from hieronnx.hierarchy.records import Call, CallId, Node
-from hieronnx.hierarchy.rows import TreeRows, select_rows
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.report.names import name_module
 from hieronnx.report.text import make_table, to_text

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from hieronnx.errors import check_known
-from hieronnx.graph.view import ModelLike
+from hieronnx.errors import ExportError, check_known, require
+from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.adapters.optimizers import OPTIMIZERS, Optimizer
-from hieronnx.tools.adapters.running import run_tool
+from hieronnx.tools.adapters.running import data_name, has_external_data, run_tool, save_model
 from hieronnx.tools.carry import CarryResult
+
+Optimizer: TypeAlias = Literal["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]
+
+_FATAL_ONLY = 4
 
 
 def optimize(
@@ -52,14 +56,71 @@ def optimize(
         return ()
 
     result = run_tool(model, output, tool, run, embed=embed, sidecar=sidecar, progress=progress)
-    return replace(result, notes=(*result.notes, *_note_portability(tool, result.hierarchy)))
-
-
-def _note_portability(tool: str, hierarchy: Hierarchy) -> Iterator[str]:
     if tool == "ort-all":
-        yield (
-            "ONNX Runtime chose some operators for the processor of this machine; "
-            "on others the file may be slow, or not run at all"
-        )
-    elif any(node.domain.startswith("com.microsoft") for node in hierarchy.nodes):
-        yield "the file has operators of ONNX Runtime's own, which other runtimes do not know"
+        note = "ONNX Runtime chose some operators for the processor of this machine; on others the file may be slow"
+        return replace(result, notes=(*result.notes, f"{note}, or not run at all"))
+    if any(node.domain.startswith("com.microsoft") for node in result.hierarchy.nodes):
+        note = "the file has operators of ONNX Runtime's own, which other runtimes do not know"
+        return replace(result, notes=(*result.notes, note))
+    return result
+
+
+# -- the tools, imported when they run --------------------------------------------------------------------
+
+
+def _optimize_with_runtime(level: str, source: Path, target: Path) -> None:
+    require("onnxruntime", "runtime")
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level.upper()}")
+    options.optimized_model_filepath = str(target)
+    options.log_severity_level = _FATAL_ONLY
+    if has_external_data(source):
+        # Without this the file would refer to the data of the one that it was made of.
+        key = "session.optimized_model_external_initializers"
+        options.add_session_config_entry(f"{key}_file_name", data_name(target))
+        options.add_session_config_entry(f"{key}_min_size_in_bytes", str(SMALL_TENSOR_BYTES))
+    ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+
+
+def _simplify(source: Path, target: Path, **options: Any) -> None:
+    require("onnxsim", "optimizers")
+    import onnxsim
+
+    simplified, checked = onnxsim.simplify(str(source), **options)
+    if not checked:
+        raise ExportError("onnxsim's own check found that its result differs from the model; use another tool")
+    save_model(simplified, target, external=has_external_data(source))
+
+
+def _slim(source: Path, target: Path, **options: Any) -> None:
+    require("onnxslim", "optimizers")
+    import onnxslim
+
+    slimmed = onnxslim.slim(str(source), **options)
+    if slimmed is None:
+        raise ExportError("onnxslim's own check found that its result differs from the model; use another tool")
+    # Not by onnxslim itself: before it writes external data it deletes a file of that name from the current folder.
+    save_model(slimmed, target, external=has_external_data(source))
+
+
+def _optimize_with_onnxscript(source: Path, target: Path, **options: Any) -> None:
+    require("onnxscript", "torch")
+    import onnx_ir as ir
+    from onnxscript import optimizer, rewriter
+
+    model = rewriter.rewrite(optimizer.optimize(ir.load(source), **options))
+    external = data_name(target) if has_external_data(source) else None
+    ir.save(model, target, external_data=external, size_threshold_bytes=SMALL_TENSOR_BYTES)
+
+
+OPTIMIZERS: Mapping[Optimizer, Callable[..., None]] = {
+    "ort-basic": partial(_optimize_with_runtime, "basic"),
+    "ort-extended": partial(_optimize_with_runtime, "extended"),
+    "ort-all": partial(_optimize_with_runtime, "all"),
+    "onnxsim": _simplify,
+    "onnxslim": _slim,
+    "onnxscript": _optimize_with_onnxscript,
+}
+"""Each takes the file to read, the file to write, and options of the tool's own."""

@@ -20,10 +20,10 @@ from hieronnx import HieronnxError, load
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
-from hieronnx.tools.adapters.optimizers import OPTIMIZERS
 from hieronnx.tools.carry import CarryResult, carry
 from hieronnx.tools.carry.carrying import transfer
 from hieronnx.tools.carry.pair import open_pair
+from hieronnx.tools.optimize import OPTIMIZERS
 from support.annotated import annotated
 from support.cli import run
 from support.exports import export_ours, shared_folder

@@ -227,6 +227,28 @@ def test_a_size_is_taken_of_the_axis_of_the_same_name() -> None:
     ]
 
 
+@pytest.mark.parametrize(("evidence", "inputs"), [("dataflow", ("h",)), ("captured", ("ids", "h"))])
+def test_a_size_that_was_only_given_to_its_reader_is_taken_of_the_parts_own_input(
+    evidence: str, inputs: tuple[str, ...]
+) -> None:
+    model = annotated(
+        """
+        main (int64[batch] ids, float[10, 4] w) => (float[batch, 4] y)
+        <float[batch, 4] h>
+        {
+            s = Shape (ids)
+            h = Gather (w, ids)
+            t = Expand (h, s)
+            y = Relu (t)
+        }
+        """,
+        ["block", "", "block", "block"],
+    )
+    (prop,) = (prop for prop in model.graph.node[0].metadata_props if prop.key == "hieronnx.evidence")
+    prop.value = evidence
+    assert hieronnx.extract(model, "block").input_names == inputs
+
+
 # -- the hierarchy of a part ------------------------------------------------------------------------------
 
 

@@ -1,1 +1,1 @@
-"""The tools of others that hieronnx runs, each as a function from a file to a file; imported when they run."""
+"""What the tools of others need to run: a folder and files to work in, calibration inputs."""

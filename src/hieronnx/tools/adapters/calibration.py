@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,45 +33,41 @@ def read_inputs(model: Path) -> list[GraphInput]:
     """Read what a model wants to be given."""
     graph = read_skeleton(model).graph
     initializers = {tensor.name for tensor in graph.initializer}
-    return [_describe(value) for value in graph.input if value.name not in initializers]
+    inputs = []
+    for value in (value for value in graph.input if value.name not in initializers):
+        tensor = value.type.tensor_type
+        sizes = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in tensor.shape.dim)
+        inputs.append(GraphInput(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type), sizes))
+    return inputs
 
 
-def _describe(value: onnx.ValueInfoProto) -> GraphInput:
-    tensor = value.type.tensor_type
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
-    sizes = ((d.dim_value if d.HasField("dim_value") else d.dim_param or None) for d in tensor.shape.dim)
-    return GraphInput(value.name, dtype, tuple(sizes))
-
-
-def draw_feeds(inputs: Iterable[GraphInput], count: int) -> list[Feeds]:
+def draw_feeds(inputs: Sequence[GraphInput], count: int) -> list[Feeds]:
     """Draw inputs at random: normal floats, and 0 or 1 for all else, which is good for ids and masks alike."""
     random = np.random.default_rng(0)
-    wanted = list(inputs)
-    return [{item.name: _draw(item, random) for item in wanted} for _ in range(count)]
+
+    def draw(item: GraphInput) -> np.ndarray[Any, Any]:
+        shape = [size if isinstance(size, int) else _UNKNOWN_SIZE for size in item.shape]
+        is_float = np.issubdtype(item.dtype, np.floating)
+        return np.asarray(random.standard_normal(shape) if is_float else random.integers(0, 2, shape), item.dtype)
+
+    return [{item.name: draw(item) for item in inputs} for _ in range(count)]
 
 
-def _draw(item: GraphInput, random: np.random.Generator) -> np.ndarray[Any, Any]:
-    shape = [size if isinstance(size, int) else _UNKNOWN_SIZE for size in item.shape]
-    drawn = random.standard_normal(shape) if np.issubdtype(item.dtype, np.floating) else random.integers(0, 2, shape)
-    return np.asarray(drawn).astype(item.dtype)
-
-
-def read_feeds(path: Path, inputs: Iterable[GraphInput]) -> list[Feeds]:
+def read_feeds(path: Path, inputs: Sequence[GraphInput]) -> list[Feeds]:
     """Read inputs from a `.npz` file, a `.npy` file for a model with one input, or a folder of such files.
 
     Raises:
         HieronnxError: If there are none, or they do not fit the model.
     """
-    wanted = list(inputs)
     files = sorted(p for p in path.iterdir() if p.suffix in (".npz", ".npy")) if path.is_dir() else [path]
     if not files:
         raise InputError(
             f"no .npz or .npy files in '{path}'; write each run's inputs with numpy.savez(file, name=array)"
         )
-    return [check_feeds(_read(file, wanted), wanted, f"'{file}'") for file in files]
+    return [check_feeds(_read(file, inputs), inputs, f"'{file}'") for file in files]
 
 
-def _read(file: Path, inputs: list[GraphInput]) -> Feeds:
+def _read(file: Path, inputs: Sequence[GraphInput]) -> Feeds:
     try:
         content = np.load(file, allow_pickle=False)
         if isinstance(content, np.ndarray):
@@ -97,8 +93,7 @@ def check_feeds(feeds: Feeds, inputs: Iterable[GraphInput], where: str) -> Feeds
         raise InputError(f"{where} has no array for input '{missing[0]}'; a run needs {', '.join(wanted)}")
     for name, item in wanted.items():
         given = np.shape(feeds[name])
-        if len(given) != len(item.shape) or any(
-            isinstance(size, int) and size != n for size, n in zip(item.shape, given, strict=True)
-        ):
+        expected = [size if isinstance(size, int) else n for size, n in zip(item.shape, given, strict=False)]
+        if len(given) != len(item.shape) or expected != list(given):
             raise InputError(f"{where}: input '{name}' is {list(given)}, and the model wants {list(item.shape)}")
     return {name: np.asarray(array).astype(wanted[name].dtype) for name, array in feeds.items()}

@@ -40,16 +40,7 @@ def run_tool(
     sidecar: bool,
     progress: Callable[[str], None] | None,
 ) -> CarryResult:
-    """Run a tool on a model and write what it made, with the model's hierarchy carried onto it.
-
-    Args:
-        model: The model, with its hierarchy.
-        output: Where to write; the sidecar goes beside it.
-        tool: What runs, for messages.
-        run: Runs it.
-        embed: Whether to write the hierarchy into the file as metadata.
-        sidecar: Whether to write it beside the file as JSON.
-        progress: Called with the name of each stage as it begins.
+    """Run a tool, named for messages, on a model and write what it made, with the hierarchy carried onto it.
 
     Raises:
         HieronnxError: If the model has no hierarchy, the tool fails, or the output cannot be written.
@@ -60,26 +51,19 @@ def run_tool(
     check_output(destination, list_own_files(model))
     with _working_folder(model, destination) as (source, made):
         report(f"running {tool}")
-        with _reporting_failures(tool):
+        try:
             notes = tuple(run(source, made, hierarchy))
+        except (HieronnxError, MemoryError):
+            raise
+        except Exception as error:  # whatever a tool raises
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+            raise ExportError(
+                f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
+                "--debug shows all that it said; another tool or another opset may work"
+            ) from error
         report("carrying the hierarchy")
         result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *notes))
-
-
-@contextmanager
-def _reporting_failures(tool: str) -> Iterator[None]:
-    """Turn whatever a tool raises into one of our errors."""
-    try:
-        yield
-    except (HieronnxError, MemoryError):
-        raise
-    except Exception as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-        raise ExportError(
-            f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
-            "--debug shows all that it said; another tool or another opset may work"
-        ) from error
 
 
 @contextmanager
@@ -115,13 +99,8 @@ def data_name(path: Path) -> str:
 
 def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
     """Save what a tool made."""
-    onnx.save(
-        model,
-        path,
-        save_as_external_data=external,
-        location=data_name(path) if external else None,
-        size_threshold=SMALL_TENSOR_BYTES,
-    )
+    location = data_name(path) if external else None
+    onnx.save(model, path, save_as_external_data=external, location=location, size_threshold=SMALL_TENSOR_BYTES)
     copy_permissions(path)
 
 
@@ -143,11 +122,7 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     """Copy a model for a tool that selects nodes by name: where nodes were chosen, each gets a name of its own.
 
     Declared types of initializers are left out: they are in the initializers, and quantizers forget to change them.
-
-    Args:
-        source: The model.
-        folder: Where to put it and its data; it is made.
-        chosen: Nodes, by their graphs' keys and their first outputs.
+    The model and its data go into a new folder; nodes are chosen by their graphs' keys and their first outputs.
     """
     model = onnx.load(source, load_external_data=False)
     folder.mkdir()

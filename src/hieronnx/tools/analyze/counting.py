@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from itertools import takewhile
+from math import prod
+from typing import NamedTuple, TypeAlias
 
 import onnx_ir as ir
 
@@ -14,11 +17,9 @@ from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
-from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, CallId, Node
-from hieronnx.hierarchy.rows import TreeRows, select_rows
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
+from hieronnx.hierarchy.records import CONFIDENCE, CallId
 from hieronnx.hierarchy.tags import label_call
-from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, measure_initializers
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
@@ -57,28 +58,35 @@ def analyze(
         16
     """
     limits, sizes = read_thresholds(thresholds or {}), dims or {}
-    filters = _read_filters(category=category, module=module, op=op, evidence=evidence)
+    given = {"category": category, "module": module, "op": op, "evidence": evidence}
+    filters = {name: text for name, text in given.items() if text is not None}
+    if category is not None:
+        check_known("category", category, CATEGORIES)
+    if evidence is not None:
+        check_known("evidence", evidence, CONFIDENCE)
     opened = open_model(model)
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
     rows = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
-    located = _locate(graph, hierarchy)
-    chosen = list(_choose(located, rows, filters))
-    counts, problems = count_nodes(graph, [item.node for item in chosen], sizes)
-    nodes = tuple(_describe(item, count, hierarchy) for item, count in zip(chosen, counts, strict=True))
-    scopes = {item.node: item.attribution.scope for item in located if item.attribution is not None}
-    initializers = measure_initializers(graph, hierarchy, scopes)
-    by_evidence = _count_evidence(nodes) if hierarchy else {}
+    described = list(_describe(graph, hierarchy))
+    chosen = list(_choose(described, rows, filters))
+    counts, problems = count_nodes(graph, [node for node, _ in chosen], sizes)
+    nodes = tuple(replace(item, multiply_adds=count) for (_, item), count in zip(chosen, counts, strict=True))
+    scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
+    initializers = _measure_initializers(graph, hierarchy, scopes)
+    levels = ("high", "medium", "low") if hierarchy else ()
+    found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
+    by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
         model=opened.name,
         hierarchy=hierarchy,
         filters=filters,
-        file_nodes=len(located),
-        total=_Counter(nodes).to_tally(),
+        file_nodes=len(described),
+        total=_tally(nodes),
         nodes=nodes,
         by_evidence=by_evidence,
-        by_confidence=_count_confidence(by_evidence) if hierarchy else {},
+        by_confidence={level: sum(found_by[e] for e in CONFIDENCE if CONFIDENCE[e] == level) for level in levels},
         categories=tuple(_share(nodes, limits, hierarchy is not None)),
         modules=() if rows is None else tuple(_make_lines(rows, nodes, initializers)),
         initializers=len(initializers),
@@ -99,64 +107,49 @@ def analyze(
 # -- the nodes that were asked for ------------------------------------------------------------------------
 
 
-class _Located(NamedTuple):
-    """A node in its graph, with what the hierarchy says of it."""
-
-    graph: str
-    node: ir.Node
-    output: str
-    attribution: Node | None
+_NodesByCall: TypeAlias = defaultdict[CallId, list[AnalyzedNode]]
 
 
-def _read_filters(**filters: str | None) -> dict[str, str]:
-    given = {name: text for name, text in filters.items() if text is not None}
-    for name, known in (("category", CATEGORIES), ("evidence", CONFIDENCE)):
-        if name in given:
-            check_known(name, given[name], known)
-    return given
+_Described: TypeAlias = tuple[ir.Node, AnalyzedNode]
 
 
-def _locate(model: ir.Model, hierarchy: Hierarchy | None) -> list[_Located]:
-    nodes = {} if hierarchy is None else hierarchy.node_by_key
-    keyed = ((graph, node, first_output(node)) for graph, node in walk_nodes(model))
-    return [_Located(graph, node, output, nodes.get((graph, output))) for graph, node, output in keyed]
+def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Described]:
+    """Yield each node with what is known of it, its multiply-adds aside."""
+    attributions = {} if hierarchy is None else hierarchy.node_by_key
+    for key, node in walk_nodes(model):
+        output = first_output(node)
+        attribution = attributions.get((key, output))
+        described = AnalyzedNode(
+            graph=key,
+            name=node.name or "",
+            op_type=node.op_type,
+            domain=node.domain,
+            output=output,
+            category=category_of(node.op_type, node.domain),
+            multiply_adds=None,
+            attribution=attribution,
+            tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
+        )
+        yield node, described
 
 
-def _choose(located: Sequence[_Located], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Located]:
+def _choose(described: Sequence[_Described], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Described]:
     """Yield the nodes that were asked for."""
     category, op, evidence = filters.get("category"), filters.get("op"), filters.get("evidence")
     if op is not None:
-        kinds = {(item.node.domain, item.node.op_type) for item in located}
-        names = {op_type for _, op_type in kinds} | {f"{domain}::{op_type}" for domain, op_type in kinds if domain}
+        names = {name for _, item in described for name in (item.op_type, item.operator)}
         check_known("operator", op, sorted(names), "the model has")
     inside: set[CallId] | None = None
     if rows is not None and "module" in filters:
         inside = {below for call in rows.matches for below in rows.hierarchy.tree.below(call)}
-    for item in located:
-        node, attribution = item.node, item.attribution
-        if category is not None and category_of(node.op_type, node.domain) != category:
-            continue
-        if op is not None and op not in (node.op_type, f"{node.domain}::{node.op_type}"):
+    for node, item in described:
+        attribution = item.attribution
+        if category not in (None, item.category) or op not in (None, item.op_type, item.operator):
             continue
         if evidence is not None and (attribution is None or attribution.evidence != evidence):
             continue
         if inside is None or (attribution is not None and attribution.scope in inside):
-            yield item
-
-
-def _describe(item: _Located, multiply_adds: int | None, hierarchy: Hierarchy | None) -> AnalyzedNode:
-    node, attribution = item.node, item.attribution
-    return AnalyzedNode(
-        graph=item.graph,
-        name=node.name or "",
-        op_type=node.op_type,
-        domain=node.domain,
-        output=item.output,
-        category=category_of(node.op_type, node.domain),
-        multiply_adds=multiply_adds,
-        attribution=attribution,
-        tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
-    )
+            yield node, item
 
 
 # -- notes ------------------------------------------------------------------------------------------------
@@ -170,13 +163,12 @@ def _note_absence(opened: OpenedModel) -> Iterator[str]:
         yield str(absent)
 
 
-def _note_functions(model: ir.Model, chosen: Iterable[_Located]) -> Iterator[str]:
+def _note_functions(model: ir.Model, chosen: Iterable[_Described]) -> Iterator[str]:
     """Say where nodes of functions would have multiply-adds: a function is there once, and without shapes."""
     graphs = dict.fromkeys(
         item.graph
-        for item in chosen
-        if item.graph and item.node.op_identifier() not in model.functions
-        if needs_shapes(item.node.op_type, item.node.domain)
+        for node, item in chosen
+        if item.graph and node.op_identifier() not in model.functions and needs_shapes(item.op_type, item.domain)
     )
     keys = sorted({function_key(*function.identifier()) for function in model.functions.values()})
     # A body has the key of its function before it.
@@ -210,66 +202,108 @@ def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str
 # -- counting ---------------------------------------------------------------------------------------------
 
 
-class _Counter:
-    """Adds up nodes; the totals of lines are sums of these."""
-
-    def __init__(self, nodes: Iterable[AnalyzedNode] = ()) -> None:
-        self.operators: Counter[str] = Counter()
-        self.multiply_adds = 0
-        self.uncounted = 0
-        for node in nodes:
-            self.add_node(node)
-
-    def add_node(self, node: AnalyzedNode) -> None:
-        self.operators[node.operator] += 1
-        self.multiply_adds += node.multiply_adds or 0
-        self.uncounted += node.multiply_adds is None
-
-    def add(self, other: _Counter) -> None:
-        self.operators.update(other.operators)
-        self.multiply_adds += other.multiply_adds
-        self.uncounted += other.uncounted
-
-    def to_tally(self) -> Tally:
-        operators = dict(sorted(self.operators.items(), key=lambda item: (-item[1], item[0])))
-        return Tally(sum(operators.values()), operators, self.multiply_adds, self.uncounted)
+def _tally(nodes: Sequence[AnalyzedNode]) -> Tally:
+    operators = Counter(node.operator for node in nodes)
+    counts = [node.multiply_adds for node in nodes]
+    ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
+    return Tally(len(nodes), ordered, sum(count or 0 for count in counts), counts.count(None))
 
 
-def _count_evidence(nodes: Iterable[AnalyzedNode]) -> dict[str, int]:
-    counts = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
-    return {evidence: counts[evidence] for evidence in CONFIDENCE}
-
-
-def _count_confidence(by_evidence: Mapping[str, int]) -> dict[str, int]:
-    counts = dict.fromkeys(("high", "medium", "low"), 0)
-    for evidence, count in by_evidence.items():
-        counts[CONFIDENCE[evidence]] += count
-    return counts
-
-
-def _share(nodes: Iterable[AnalyzedNode], limits: Mapping[str, float], known: bool) -> Iterator[CategoryShare]:
-    totals: Counter[str] = Counter()
-    attributed: Counter[str] = Counter()
-    for node in nodes:
-        totals[node.category] += 1
-        attributed[node.category] += node.attributed
+def _share(nodes: Sequence[AnalyzedNode], limits: Mapping[str, float], known: bool) -> Iterator[CategoryShare]:
+    totals = Counter(node.category for node in nodes)
+    attributed = Counter(node.category for node in nodes if node.attributed)
     for name, category in CATEGORIES.items():
         if totals[name]:
             share = attributed[name] if known else None
             yield CategoryShare(name, totals[name], share, limits[name], category.critical)
 
 
+# -- initializers -----------------------------------------------------------------------------------------
+
+
+class _InitializerSize(NamedTuple):
+    """How large an initializer is, and whose it is."""
+
+    elements: int
+    bytes: int
+    parameter: str | None
+    """The parameter or buffer that it holds, where the hierarchy knows."""
+    owner: str | None
+    """The module that has the parameter; else the lowest one above all nodes that read it. None if not known."""
+
+
+def _measure_initializers(
+    model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]
+) -> list[_InitializerSize]:
+    """Measure a model's initializers, those of bodies included; only a sidecar knows whose they are."""
+    with_sidecar = hierarchy if hierarchy is not None and hierarchy.model else None
+    parameters = {item.name: item.parameter for item in with_sidecar.initializers} if with_sidecar else {}
+    graphs = (graph for graph in model.graphs() if isinstance(graph, ir.Graph))
+    sizes = []
+    for value in (value for graph in graphs for value in graph.initializers.values()):
+        parameter, owner = parameters.get(value.name or ""), None
+        if with_sidecar is not None:
+            if not parameter:
+                owner = _find_reader(value, scopes)
+            else:  # the module that its path leads into; keys of lists of parameters are no modules
+                above = _paths_up(parameter.rpartition(".")[0])
+                owner = next(path for path in above if path in with_sidecar.modules or not path)
+        sizes.append(_InitializerSize(*_measure(value), parameter, owner))
+    return sizes
+
+
+def _measure(value: ir.Value) -> tuple[int, int]:
+    """Return how many elements an initializer has and how many bytes these take; strings take none."""
+    tensor = value.const_value
+    shape, dtype = (value.shape, value.dtype) if tensor is None else (tensor.shape, tensor.dtype)
+    elements = prod(max(dim, 0) for dim in shape or () if isinstance(dim, int))
+    if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return elements, 0
+    return elements, (elements * dtype.bitwidth + 7) // 8
+
+
+def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
+    """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
+    paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
+    if not paths:
+        return None
+    segments = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+
+
+def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
+    """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
+    by_module: dict[str, list[int]] = defaultdict(list)
+    for position, size in enumerate(sizes):
+        for path in () if size.owner is None else _paths_up(size.owner):
+            by_module[path].append(position)
+    by_call: dict[CallId, set[int]] = defaultdict(set)
+    for call in reversed(hierarchy.calls):  # every call comes after the one above it
+        by_call[call.id].update(by_module.get(call.id.module, ()))
+        if call.parent is not None:
+            by_call[call.parent] |= by_call[call.id]
+    return by_call
+
+
+def _paths_up(path: str) -> Iterator[str]:
+    """Yield a module's path and those above it, up to the root's, which is empty."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
+
+
 # -- modules ----------------------------------------------------------------------------------------------
 
 
 def _make_lines(
-    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[InitializerSize]
+    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[_InitializerSize]
 ) -> Iterator[ModuleLine]:
     """Yield the lines in the order of a tree."""
     hierarchy = rows.hierarchy
-    own, total = _count_rows(rows, nodes)
+    own, total = _group_nodes(rows, nodes)
     has_sidecar = bool(hierarchy.model)  # only a sidecar counts parameters; it always describes the file too
-    by_call = group_by_call(initializers, hierarchy) if has_sidecar else {}
+    by_call = _group_by_call(initializers, hierarchy) if has_sidecar else {}
     seen: set[str] = set()
     for call_id, parent, level in _arrange(rows):
         call, module = hierarchy.call_by_id[call_id], hierarchy.modules[call_id.module]
@@ -280,8 +314,8 @@ def _make_lines(
             label=label_call(call, module.class_name),
             parent=parent,
             level=level,
-            own=own[call_id].to_tally(),
-            total=total[call_id].to_tally(),
+            own=_tally(own[call_id]),
+            total=_tally(total[call_id]),
             parameters=module.parameter_count if has_sidecar else None,
             parameter_bytes=sum(item.bytes for item in mine if item.parameter) if has_sidecar else None,
             other_bytes=sum(item.bytes for item in mine if not item.parameter) if has_sidecar else None,
@@ -290,21 +324,17 @@ def _make_lines(
         seen.add(call_id.module)
 
 
-def _count_rows(
-    rows: TreeRows, nodes: Iterable[AnalyzedNode]
-) -> tuple[Mapping[CallId, _Counter], Mapping[CallId, _Counter]]:
-    """Count the nodes of each row: its own, and all of its region."""
-    own: dict[CallId, _Counter] = defaultdict(_Counter)
-    total: dict[CallId, _Counter] = defaultdict(_Counter)
+def _group_nodes(rows: TreeRows, nodes: Iterable[AnalyzedNode]) -> tuple[_NodesByCall, _NodesByCall]:
+    """Return the nodes of each row: its own, and all of its region."""
+    own, total = _NodesByCall(list), _NodesByCall(list)
     for node in nodes:
         if node.attribution is not None:
-            own[rows.nearest[node.attribution.scope]].add_node(node)
+            own[rows.nearest[node.attribution.scope]].append(node)
     for call in reversed(rows.hierarchy.calls):  # every call comes after the one above it
-        if rows.nearest[call.id] != call.id:
-            continue
-        total[call.id].add(own[call.id])
-        if call.parent is not None:
-            total[rows.nearest[call.parent]].add(total[call.id])
+        if rows.nearest[call.id] == call.id:
+            total[call.id] += own[call.id]
+            if call.parent is not None:
+                total[rows.nearest[call.parent]] += total[call.id]
     return own, total
 
 

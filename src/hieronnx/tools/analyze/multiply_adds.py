@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from hieronnx.hierarchy.categories import DOMAINS, OPERATORS
 
@@ -66,18 +69,15 @@ def _find_formula(op_type: str, domain: str) -> _Formula | None:
 # -- matrix products --------------------------------------------------------------------------------------
 
 
-def _matmul(a_position: int = 0, b_position: int = 1) -> _Formula:
-    """Return the formula of a matrix product of these inputs."""
-
-    def count(op: Operation) -> int | None:
-        a = _transposed(op.input(a_position), op, "transA", "transBatchA")
-        b = _transposed(op.input(b_position), op, "transB", "transBatchB")
-        if a and b:
-            return _multiply(a, b)
-        made, known = op.output(0), a[-1:] if a else (b or ())[-2:]
-        return prod(made) * known[0] if made is not None and known else None
-
-    return count
+def _matmul(op: Operation, other: int = 1) -> int | None:
+    """Count the product of the first input and another."""
+    a = _transposed(op.input(0), op, "transA", "transBatchA")
+    b = _transposed(op.input(other), op, "transB", "transBatchB")
+    if a and b:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])  # it raises where they do not fit
+        return prod((*batch, *a[-2:], b[-1] if len(b) > 1 else 1))
+    output, inner = op.output(0), a[-1:] if a else (b or ())[-2:]
+    return prod(output) * inner[0] if output is not None and inner else None
 
 
 def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> Shape | None:
@@ -87,21 +87,6 @@ def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> 
     if op.attributes.get(batch):
         shape = (*shape[1:-1], shape[0], shape[-1])
     return (*shape[:-2], shape[-1], shape[-2]) if op.attributes.get(matrix) else shape
-
-
-def _multiply(a: Shape, b: Shape) -> int | None:
-    rows = a[-2] if len(a) > 1 else 1
-    columns = b[-1] if len(b) > 1 else 1
-    batch = _broadcast(a[:-2], b[:-2])
-    return None if batch is None else prod(batch) * rows * columns * a[-1]
-
-
-def _broadcast(a: Shape, b: Shape) -> Shape | None:
-    """Return the shape that two shapes have together; None where they do not fit."""
-    length = max(len(a), len(b))
-    pairs = zip((1,) * (length - len(a)) + a, (1,) * (length - len(b)) + b, strict=True)
-    joined = tuple(right if left == 1 else left if right in (1, left) else -1 for left, right in pairs)
-    return None if -1 in joined else joined
 
 
 def _packed_matmul(op: Operation) -> int | None:
@@ -142,17 +127,13 @@ def _label(term: str, rank: int) -> list[str] | None:
 # -- convolutions -----------------------------------------------------------------------------------------
 
 
-def _conv(weight_position: int = 1, *, channels_last: bool = False) -> _Formula:
-    """Return the formula of a convolution with its weight (filters, channels of a group, sizes) at this input."""
-
-    def count(op: Operation) -> int | None:
-        weight = op.input(weight_position)
-        if not weight:
-            return None
-        made = op.output(0) or (None if channels_last else _convolve(op.input(0), weight, op.attributes))
-        return prod(made) * prod(weight[1:]) if made else None
-
-    return count
+def _conv(op: Operation, weight_position: int = 1, *, channels_last: bool = False) -> int | None:
+    """Count a convolution with its weight (filters, channels of a group, sizes) at this input."""
+    weight = op.input(weight_position)
+    if not weight:
+        return None
+    output = op.output(0) or (None if channels_last else _convolve(op.input(0), weight, op.attributes))
+    return prod(output) * prod(weight[1:]) if output else None
 
 
 def _convolve(shape: Shape | None, weight: Shape, attributes: Mapping[str, Any]) -> Shape | None:
@@ -172,14 +153,10 @@ def _convolve(shape: Shape | None, weight: Shape, attributes: Mapping[str, Any])
     return (shape[0], weight[0], *sizes)
 
 
-def _conv_transpose(weight_position: int = 1) -> _Formula:
-    """Return the formula of a transposed convolution: every element of the input meets the kernel of its channel."""
-
-    def count(op: Operation) -> int | None:
-        shape, weight = op.input(0), op.input(weight_position)
-        return prod(shape) * prod(weight[1:]) if shape and weight else None
-
-    return count
+def _conv_transpose(op: Operation, weight_position: int = 1) -> int | None:
+    """Count a transposed convolution: every element of the input meets the kernel of its channel."""
+    shape, weight = op.input(0), op.input(weight_position)
+    return prod(shape) * prod(weight[1:]) if shape and weight else None
 
 
 def _causal_conv(op: Operation) -> int | None:
@@ -221,18 +198,14 @@ def _attention(op: Operation) -> int | None:
     return _attend(query[0], queries, keys + (past[2] if past else 0), heads * size, heads * value_size)
 
 
-def _projected_attention(past_position: int) -> _Formula:
-    """Return the formula of ONNX Runtime's attention that projects its input itself."""
-
-    def count(op: Operation) -> int | None:
-        shape, weight, past = op.input(0), op.input(1), op.input(past_position)
-        if shape is None or len(shape) != 3 or weight is None or len(weight) != 2 or past is None:
-            return None
-        sizes = op.attributes.get("qkv_hidden_sizes") or (weight[1] // 3,) * 3
-        keys = shape[1] + (past[3] if past else 0)
-        return prod(shape) * weight[1] + _attend(shape[0], shape[1], keys, sizes[0], sizes[2])
-
-    return count
+def _projected_attention(op: Operation, past_position: int = 4) -> int | None:
+    """Count ONNX Runtime's attention that projects its input itself."""
+    shape, weight, past = op.input(0), op.input(1), op.input(past_position)
+    if shape is None or len(shape) != 3 or weight is None or len(weight) != 2 or past is None:
+        return None
+    sizes = op.attributes.get("qkv_hidden_sizes") or (weight[1] // 3,) * 3
+    keys = shape[1] + (past[3] if past else 0)
+    return prod(shape) * weight[1] + _attend(shape[0], shape[1], keys, sizes[0], sizes[2])
 
 
 def _multi_head_attention(op: Operation) -> int | None:
@@ -275,20 +248,19 @@ def _experts(op: Operation) -> int | None:
 
 def _linear_model(op: Operation) -> int | None:
     shape = op.input(0)
-    rows = None if shape is None else prod(shape[:-1])
-    return None if rows is None else rows * len(op.attributes.get("coefficients", ()))
+    return None if shape is None else prod(shape[:-1]) * len(op.attributes.get("coefficients", ()))
 
 
 # -- the table --------------------------------------------------------------------------------------------
 
 _FORMULAS: Mapping[str, _Formula] = MappingProxyType(
     {
-        **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm"), _matmul()),
-        "QLinearMatMul": _matmul(0, 3),
+        **dict.fromkeys(("MatMul", "MatMulInteger", "Gemm"), _matmul),
+        "QLinearMatMul": partial(_matmul, other=3),
         "Einsum": _einsum,
-        **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _conv()),
-        "QLinearConv": _conv(3),
-        "ConvTranspose": _conv_transpose(),
+        **dict.fromkeys(("Conv", "ConvInteger", "DeformConv"), _conv),
+        "QLinearConv": partial(_conv, weight_position=3),
+        "ConvTranspose": _conv_transpose,
         "CausalConvWithState": _causal_conv,
         **dict.fromkeys(("RNN", "GRU", "LSTM"), _recurrent),
         "Attention": _attention,
@@ -302,22 +274,25 @@ _RUNTIME_MATMULS = """
 """
 _PACKED_MATMULS = "MatMulBlockQuantizedFp4Weight MatMulBlockQuantizedFp8Weight MatMulBnb4 MatMulFpQ4 MatMulNBits"
 
+_NHWC_CONV = partial(_conv, channels_last=True)
+_NHWC_QLINEAR_CONV = partial(_conv, weight_position=3, channels_last=True)
+
 # Of ONNX Runtime; where it has an operator of a standard one's name, its own formula comes first.
 _RUNTIME_FORMULAS: Mapping[str, _Formula] = MappingProxyType(
     {
-        **dict.fromkeys(_RUNTIME_MATMULS.split(), _matmul()),
-        "QGemm": _matmul(0, 3),
-        "QLinearMatMul": _matmul(0, 3),
-        "QOrderedMatMul": _matmul(0, 2),
+        **dict.fromkeys(_RUNTIME_MATMULS.split(), _matmul),
+        "QGemm": partial(_matmul, other=3),
+        "QLinearMatMul": partial(_matmul, other=3),
+        "QOrderedMatMul": partial(_matmul, other=2),
         **dict.fromkeys(_PACKED_MATMULS.split(), _packed_matmul),
-        "FusedConv": _conv(),
-        **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _conv(channels_last=True)),
-        "QLinearConv": _conv(3, channels_last=True),
-        "ConvTransposeWithDynamicPads": _conv_transpose(),
-        "QLinearConvTranspose": _conv_transpose(3),
+        "FusedConv": _conv,
+        **dict.fromkeys(("NhwcConv", "NhwcFusedConv"), _NHWC_CONV),
+        "QLinearConv": _NHWC_QLINEAR_CONV,
+        "ConvTransposeWithDynamicPads": _conv_transpose,
+        "QLinearConvTranspose": partial(_conv_transpose, weight_position=3),
         "DynamicQuantizeLSTM": _recurrent,
-        "Attention": _projected_attention(4),
-        "QAttention": _projected_attention(8),
+        "Attention": _projected_attention,
+        "QAttention": partial(_projected_attention, past_position=8),
         "MultiHeadAttention": _multi_head_attention,
         "GroupQueryAttention": _group_query_attention,
         "MoE": _experts,
@@ -327,7 +302,10 @@ _RUNTIME_FORMULAS: Mapping[str, _Formula] = MappingProxyType(
 _DOMAIN_FORMULAS: Mapping[str, Mapping[str, _Formula]] = MappingProxyType(
     {
         "com.microsoft": _RUNTIME_FORMULAS,
-        "com.ms.internal.nhwc": {"Conv": _conv(channels_last=True), "QLinearConv": _conv(3, channels_last=True)},
+        "com.ms.internal.nhwc": {
+            "Conv": _NHWC_CONV,
+            "QLinearConv": _NHWC_QLINEAR_CONV,
+        },
     }
 )
 

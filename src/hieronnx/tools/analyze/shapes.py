@@ -23,13 +23,7 @@ def count_nodes(
 ) -> tuple[list[int | None], list[str]]:
     """Count the multiply-adds of nodes; shapes are inferred only if some are missing that are needed.
 
-    Args:
-        model: The model; it is not changed.
-        nodes: Some of its nodes.
-        dims: Sizes of dynamic axes, by the axes' names.
-
-    Returns:
-        The count of each node, None where it is not known, and what kept shapes from being inferred, if anything.
+    Returns the count of each node, None where it is not known, and what kept shapes from being inferred, if anything.
 
     Raises:
         InputError: If the model has no axis of such a name, or a size is not positive.
@@ -37,7 +31,9 @@ def count_nodes(
     shapes = _Shapes(model, dims)
     kinds = {node.op_identifier() for node in nodes}
     shaped = {kind for kind in kinds if kind not in model.functions and needs_shapes(kind[1], kind[0])}
-    fixed = {kind: _count_kind(model, kind) for kind in kinds - shaped}
+    # A function's own nodes are counted, not its calls.
+    bare = {kind: Operation(kind[1], kind[0], (), (), {}) for kind in kinds - shaped}
+    fixed = {kind: 0 if kind in model.functions else count_multiply_adds(bare[kind]) for kind in bare}
     counts = [fixed.get(node.op_identifier()) for node in nodes]
     pending = [position for position, node in enumerate(nodes) if node.op_identifier() in shaped]
     for position in pending:
@@ -50,11 +46,6 @@ def count_nodes(
     for position in unknown:
         counts[position] = _count(nodes[position], shapes)
     return counts, [] if problem is None else [problem]
-
-
-def _count_kind(model: ir.Model, kind: ir.OperatorIdentifier) -> int | None:
-    """Count the multiply-adds of an operator whatever its shapes; a function's own nodes are counted, not its calls."""
-    return 0 if kind in model.functions else count_multiply_adds(Operation(kind[1], kind[0], (), (), {}))
 
 
 def _count(node: ir.Node, shapes: _Shapes) -> int | None:
@@ -77,9 +68,11 @@ class _Shapes:
         """Return the shape of a tensor if it is wholly known; that of an absent one is empty."""
         if value is None:
             return ()
-        sizes = self._sizes(value)
-        if sizes is None or None in sizes:
-            sizes = _merge(sizes, self._inferred.get(value))
+        sizes, inferred = self._sizes(value), self._inferred.get(value)
+        if sizes is None or (inferred is not None and None in sizes and len(sizes) != len(inferred)):
+            sizes = inferred
+        elif inferred is not None and None in sizes:
+            sizes = tuple(b if a is None else a for a, b in zip(sizes, inferred, strict=True))
         return None if sizes is None or None in sizes else sizes  # type: ignore[return-value]  # None was ruled out
 
     def could_be_inferred(self, value: ir.Value | None) -> bool:
@@ -109,13 +102,6 @@ class _Shapes:
             return None
         sizes = (d if isinstance(d, int) else self._dims.get(d.value or "") for d in value.shape)
         return tuple(size if size is None or size >= 0 else None for size in sizes)  # some write -1 for unknown
-
-
-def _merge(known: _Sizes | None, guess: _Sizes | None) -> _Sizes | None:
-    """Fill in the sizes that are not known; one of another rank is taken whole."""
-    if known is None or guess is None or len(known) != len(guess):
-        return known if guess is None else guess
-    return tuple(b if a is None else a for a, b in zip(known, guess, strict=True))
 
 
 def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:

@@ -38,22 +38,21 @@ class CallIO:
 def read_io(source: Source, call_id: CallId) -> CallIO:
     """Read what a call received and returned, by the tensors that the file still has."""
     call = source.hierarchy.call_by_id[call_id]
-    received, returned = call.received or (), call.returned or ()
+
+    def name_tensors(bound: Iterable[BoundTensor] | None) -> dict[int | None, tuple[str, ...]]:
+        names: dict[int | None, tuple[str, ...]] = {}
+        for item in bound or ():
+            tensor = source.view.find_tensor(item.graph, item.tensor)
+            names[tensor] = (*names.get(tensor, ()), item.name)
+        return names
+
+    received, returned = name_tensors(call.received), name_tensors(call.returned)
     return CallIO(
-        received=_number(source, received),
-        returned=_number(source, returned),
-        lost=tuple(item.name for item in received if source.view.find_tensor(item.graph, item.tensor) is None),
+        received={tensor: names for tensor, names in received.items() if tensor is not None},
+        returned={tensor: names for tensor, names in returned.items() if tensor is not None},
+        lost=received.get(None, ()),
         recorded=call.received is not None and call.returned is not None,
     )
-
-
-def _number(source: Source, bound: Iterable[BoundTensor]) -> dict[int, tuple[str, ...]]:
-    names: dict[int, tuple[str, ...]] = {}
-    for item in bound:
-        tensor = source.view.find_tensor(item.graph, item.tensor)
-        if tensor is not None:
-            names[tensor] = (*names.get(tensor, ()), item.name)
-    return names
 
 
 def name_equals(
@@ -66,9 +65,8 @@ def name_equals(
     like = {tensor: tensor for tensor in tensors}
     missing = [tensor for tensor in like if tensor not in bound]
     if missing and bound:
-        numbers = source.numbers
-        by_number = {numbers[tensor]: tensor for tensor in reversed(list(bound))}
-        like |= {tensor: by_number.get(numbers[tensor], tensor) for tensor in missing}
+        by_number = {source.numbers[tensor]: tensor for tensor in reversed(list(bound))}
+        like |= {tensor: by_number.get(source.numbers[tensor], tensor) for tensor in missing}
     order = {tensor: position for position, tensor in enumerate(bound)}
     named = sorted((t for t in like if like[t] in order), key=lambda t: order[like[t]])
     return {tensor: bound[like[tensor]] for tensor in named}
@@ -95,13 +93,7 @@ class Inputs:
 
 
 def find_inputs(source: Source, region: Sequence[int], received: Iterable[int]) -> Inputs:
-    """Find what a region reads from outside.
-
-    Args:
-        source: The whole model.
-        region: The nodes.
-        received: The tensors that their call received, as far as it is known.
-    """
+    """Find what a region reads from outside; what its call received is where it can begin, as far as it is known."""
     view, flow = source.view, source.view.flow
     made = {tensor for index in region for tensor in view.nodes[index].outputs}
     read = dict.fromkeys(t for index in region for t in view.nodes[index].reads if t not in made)
@@ -162,7 +154,9 @@ def _take_sizes(
     source: Source, sizes: Iterable[int], made: Collection[int], given: Collection[int], inputs: Inputs
 ) -> None:
     """Take sizes of the part's own tensors, or of what the call received; where that cannot be, they are inputs."""
-    known, axes = {*made, *inputs.data}, _name_axes(source, inputs.data)
+    known, sized = {*made, *inputs.data}, source.view.axes
+    named = [(name, (tensor, axis)) for tensor in inputs.data for axis, name in enumerate(sized[tensor] or ())]
+    axes = {name: owner for name, owner in reversed(named) if isinstance(name, str) and name}  # the first that has it
     for tensor in sizes:
         derived = _derive(source, tensor, known, axes)
         if derived is None:
@@ -197,16 +191,6 @@ def _derive(
         if cone[producer] is None:
             pending += reads
     return cone
-
-
-def _name_axes(source: Source, tensors: Iterable[int]) -> dict[str, tuple[int, int]]:
-    """Return for each name of an axis the first tensor that has it, and where."""
-    axes: dict[str, tuple[int, int]] = {}
-    for tensor in tensors:
-        for axis, name in enumerate(source.view.axes[tensor] or ()):
-            if isinstance(name, str) and name:
-                axes.setdefault(name, (tensor, axis))
-    return axes
 
 
 def _size_taken(source: Source, index: int) -> str:
@@ -246,25 +230,19 @@ def _asked_by_sharers(source: Source, call: CallId, region: Sequence[int]) -> se
 
     The part of the other branch has the shared node as well, and begins with it.
     """
-    view, members = source.view, set(region)
-    shared = {*source.hierarchy.tree.below(call), *source.hierarchy.tree.ancestors(call)}
-    asked: set[int] = set()
+    view, shared = source.view, {*source.hierarchy.tree.below(call), *source.hierarchy.tree.ancestors(call)}
+    branches: dict[int, set[CallId]] = {}  # the other branches that a node belongs to, by their outermost calls
     for index in region:
-        others = _branches(source, index, shared)
+        node = source.attributions[index]
+        tops = (_branch_top(source, origin, shared) for origin in (node.scope, *node.origins))
+        branches[index] = {top for top in tops if top is not None}
+    asked: set[int] = set()
+    for index, others in branches.items():
         for tensor in view.nodes[index].reads if others else ():
             producer = view.producers[tensor]
-            if producer is None or producer not in members or not view.flow.is_data(tensor):
-                continue
-            if not others <= _branches(source, producer, shared):
+            if producer in branches and view.flow.is_data(tensor) and not others <= branches[producer]:
                 asked.add(tensor)
     return asked
-
-
-def _branches(source: Source, index: int, shared: Collection[CallId]) -> set[CallId]:
-    """Return the other branches of the call tree that a node belongs to, by their outermost calls."""
-    node = source.attributions[index]
-    tops = (_branch_top(source, origin, shared) for origin in (node.scope, *node.origins))
-    return {top for top in tops if top is not None}
 
 
 def _branch_top(source: Source, call: CallId, shared: Collection[CallId]) -> CallId | None:

@@ -98,10 +98,9 @@ def _make_folder(folder: Path) -> None:
 
 
 def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
-    path, number = call.id
-    name = escape(path or hierarchy.modules[""].class_name)
+    name = escape(call.id.module or hierarchy.modules[""].class_name)
     name = "".join(c if c.isprintable() and c != "\\" else f"~x{ord(c):x}~" for c in name)
-    return f"{name}@{number}" if number else name
+    return str(CallId(name, call.id.number))
 
 
 class Extractor:
@@ -145,14 +144,7 @@ class Extractor:
 
 
 def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str]) -> dict[str, str]:
-    """Return the new names of the initializers that hold a parameter of the module as it is.
-
-    Args:
-        source: The whole model.
-        part: The part.
-        rebased: Its modules and calls.
-        taken: The names that its tensors have.
-    """
+    """Return the new names of the initializers that hold a parameter of the module as it is; none that is taken."""
     parameters = {item.name: item.parameter for item in source.hierarchy.initializers if not item.origins}
     names: dict[str, str] = {}
     for tensor in part.initializers:
@@ -172,9 +164,14 @@ def _make_result(
     names, nodes = source.view.names, source.view.nodes
     entering, leaving = set(part.inputs), set(part.outputs)
     boundary = (i for i in part.region if entering.intersection(nodes[i].reads) or leaving.intersection(nodes[i].makes))
-    inner = (t for i in part.nodes for t in nodes[i].makes if t not in leaving)
     shared = find_shared(source, part)
-    inputs = {tensor: _describe_input(source, part, tensor) for tensor in part.inputs}
+
+    def describe_input(tensor: int) -> PartInput:
+        producer = source.view.producers[tensor]
+        if producer is None:
+            producer = source.view.graphs[source.view.tensor_graphs[tensor]].owner
+        maker = None if producer is None else source.attributions[producer]
+        return PartInput(names[tensor], part.arguments.get(tensor, ()), maker)
 
     def pick(chosen: Iterable[int]) -> tuple[Node, ...]:
         return tuple(source.attributions[index] for index in chosen)
@@ -185,13 +182,13 @@ def _make_result(
         tag=call.tag,
         calls=sum(other.id.module == call.id.module for other in source.hierarchy.calls),
         nodes=pick(part.nodes),
-        inputs=tuple(inputs.values()),
+        inputs=tuple(map(describe_input, part.inputs)),
         outputs=tuple(PartOutput(names[t], part.places.get(t, ())) for t in part.outputs),
         recorded=part.io.recorded,
-        undeclared_inputs=tuple(inputs[tensor] for tensor in part.undeclared_inputs),
+        undeclared_inputs=tuple(map(describe_input, part.undeclared_inputs)),
         constant_arguments=tuple(_constant_arguments(source, part)),
         lost_arguments=part.io.lost,
-        internal_tensors=tuple(names[t] for t in inner),
+        internal_tensors=tuple(names[t] for i in part.nodes for t in nodes[i].makes if t not in leaving),
         boundary_nodes=pick(boundary),
         shared_nodes=pick(shared),
         fused_with=find_fused(source, part, shared),
@@ -200,14 +197,6 @@ def _make_result(
         hierarchy=hierarchy,
         model=model,
     )
-
-
-def _describe_input(source: Source, part: Part, tensor: int) -> PartInput:
-    view, producer = source.view, source.view.producers[tensor]
-    if producer is None:
-        producer = view.graphs[view.tensor_graphs[tensor]].owner
-    maker = None if producer is None else source.attributions[producer]
-    return PartInput(view.names[tensor], part.arguments.get(tensor, ()), maker)
 
 
 def _constant_arguments(source: Source, part: Part) -> Iterator[ConstantArgument]:

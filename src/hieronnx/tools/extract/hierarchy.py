@@ -31,9 +31,7 @@ def rebase_calls(hierarchy: Hierarchy, call: CallId) -> Rebased:
     inside = set(hierarchy.tree.below(call))
     below = [item for item in hierarchy.calls if item.id in inside]
     paths = _rebase_paths(hierarchy, below)
-    numbers = Counter[str]()
-    new_ids: dict[CallId, CallId] = {}
-    sites: list[CallSite] = []
+    numbers, new_ids, sites = Counter[str](), dict[CallId, CallId](), list[CallSite]()
     for item in below:
         path = paths[item.id.module]
         new_ids[item.id] = CallId(path, numbers[path])
@@ -102,24 +100,14 @@ def _relative(path: str, above: str) -> str:
 
 
 def rebase_hierarchy(source: Source, part: Part, rebased: Rebased, renamed: Mapping[str, str]) -> Hierarchy:
-    """Return the hierarchy of a part's model.
-
-    Args:
-        source: The whole model.
-        part: The part.
-        rebased: Its modules and calls.
-        renamed: The initializers that have another name in it.
-    """
+    """Return the hierarchy of a part's model; some of the initializers have been renamed in it."""
     served = _served_scopes(source, part, rebased)
     walked = list(_walk(source, part))
-    tensors = _name_tensors(source, part, walked, renamed)
+    nodes = ((_rebase_node(source, index, rebased, served.get(index, part.call)), key) for index, key in walked)
     return Hierarchy(
         modules=rebased.modules,
-        calls=tuple(_rebase_io(source, rebased, tensors)),
-        nodes=tuple(
-            replace(_rebase_node(source, index, rebased, served.get(index, part.call)), graph=key)
-            for index, key in walked
-        ),
+        calls=tuple(_rebase_io(source, rebased, _name_tensors(source, part, walked, renamed))),
+        nodes=tuple(replace(node, graph=key) for node, key in nodes),
         initializers=tuple(_rebase_initializers(source, part, rebased, renamed)),
         policy=source.hierarchy.policy,
     )

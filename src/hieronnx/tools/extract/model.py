@@ -29,8 +29,15 @@ class ValueTypes:
         info = self.listed(tensor)
         if (info is None or not _has_shape(info)) and tensor in self._source.values:
             info = self._inferred.get(self._source.values[tensor], info)
-        begin = self._begin_of(tensor) if info is not None and not _has_shape(info) else None
-        return info if info is None or begin is None else _with_rank(info, begin)
+        if info is None or _has_shape(info) or (begin := self._begin_of(tensor)) is None or not _has_shape(begin):
+            return info
+        # With as many axes as at the beginning, their sizes unknown: a loop may change these.
+        ranked = onnx.ValueInfoProto()
+        ranked.CopyFrom(info)
+        shape = ranked.type.tensor_type.shape
+        shape.SetInParent()
+        shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in begin.type.tensor_type.shape.dim)
+        return ranked
 
     def _begin_of(self, tensor: int) -> onnx.ValueInfoProto | None:
         """Return what a Loop begins with for a tensor that it carries or ends with; None for any other tensor."""
@@ -64,17 +71,6 @@ def _has_shape(info: onnx.ValueInfoProto) -> bool:
     return not info.type.HasField("tensor_type") or info.type.tensor_type.HasField("shape")
 
 
-def _with_rank(info: onnx.ValueInfoProto, like: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    """Return a tensor with as many axes as another, their sizes unknown: a loop may change these."""
-    ranked = onnx.ValueInfoProto()
-    ranked.CopyFrom(info)
-    if _has_shape(like):
-        shape = ranked.type.tensor_type.shape
-        shape.SetInParent()
-        shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in like.type.tensor_type.shape.dim)
-    return ranked
-
-
 # -- building ---------------------------------------------------------------------------------------------
 
 
@@ -90,9 +86,18 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     graph.name = str(part.call) or source.hierarchy.modules[""].class_name
     for index in part.nodes:
         graph.node.append(ir.serde.serialize_node(source.nodes[index]))
-        if index in part.retaken:
-            _take_size(graph.node[-1], view.names[part.retaken[index][0]], part.retaken[index][1])
-    graph.input.extend(_typed_input(source, types, tensor) for tensor in part.inputs)
+        if index in part.retaken:  # this Shape takes the size of another tensor's axis
+            node, (tensor, axis) = graph.node[-1], part.retaken[index]
+            node.input[0] = view.names[tensor]
+            del node.attribute[:]
+            node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
+    for tensor in part.inputs:
+        if (info := types[tensor]) is None:
+            raise HieronnxError(
+                f"the type of '{view.names[tensor]}', an input of the part, is neither in '{source.opened.name}' nor "
+                "can be inferred; add value_info to the file, as onnx.shape_inference does"
+            )
+        graph.input.append(info)
     graph.output.extend(types[tensor] or onnx.ValueInfoProto(name=view.names[tensor]) for tensor in part.outputs)
     inner = (t for index in part.nodes for t in view.nodes[index].makes if t not in part.outputs)
     graph.value_info.extend(info for tensor in inner if (info := types.listed(tensor)) is not None)
@@ -114,24 +119,6 @@ def _make_model(source: Source) -> onnx.ModelProto:
         metadata_props={key: value for key, value in whole.metadata_props.items() if not key.startswith(_OURS)},
     )
     return ir.serde.serialize_model(empty)
-
-
-def _take_size(node: onnx.NodeProto, tensor: str, axis: int) -> None:
-    """Let a Shape take the size of another tensor's axis."""
-    node.input[0] = tensor
-    del node.attribute[:]
-    node.attribute.extend(onnx.helper.make_attribute(key, n) for key, n in (("start", axis), ("end", axis + 1)))
-
-
-def _typed_input(source: Source, types: ValueTypes, tensor: int) -> onnx.ValueInfoProto:
-    info = types[tensor]
-    if info is None:
-        name = source.view.names[tensor]
-        raise HieronnxError(
-            f"the type of '{name}', an input of the part, is neither in '{source.opened.name}' nor can be inferred; "
-            "add value_info to the file, as onnx.shape_inference does"
-        )
-    return info
 
 
 def find_names(model: onnx.ModelProto) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a sidecar or the metadata in a model says, checked piece by piece: one wrong piece does not hide the rest.
+"""The claims of a sidecar or of the metadata in a model, checked piece by piece: one wrong piece does not hide the rest.
 
 Both readers make a `Claim` of what they read. `check_claim` makes a hierarchy of what holds together and says in
 findings what does not: `validate` reports them, all others raise the first.

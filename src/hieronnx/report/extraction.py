@@ -1,4 +1,4 @@
-"""What was extracted, as text."""
+"""Extracted parts as text."""
 
 from __future__ import annotations
 

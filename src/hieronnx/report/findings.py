@@ -1,4 +1,4 @@
-"""What validate found, as text."""
+"""The findings of validate as text."""
 
 from __future__ import annotations
 

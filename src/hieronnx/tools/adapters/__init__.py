@@ -1,1 +1,1 @@
-"""What the tools of others need to run: a folder and files to work in, calibration inputs."""
+"""Running the tools of others: a folder and files to work in, and calibration inputs."""

@@ -1,4 +1,4 @@
-"""The claims of a sidecar or of the metadata in a model, checked piece by piece: one wrong piece does not hide the rest.
+"""The claims of a sidecar or of metadata in a model, checked one by one: a wrong one does not hide the others.
 
 Both readers make a `Claim` of what they read. `check_claim` makes a hierarchy of what holds together and says in
 findings what does not: `validate` reports them, all others raise the first.

@@ -1,4 +1,4 @@
-"""Tags: building them from a call tree, reading them, and matching patterns against them."""
+"""Tags: building them from a call tree (which classes have one, the suffix, `@n`), and reading them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The checks behind `validate`: each a function from what was read to findings, a file for each group."""
+"""`validate`: the checks, a file for each group, and the repair of what they find."""

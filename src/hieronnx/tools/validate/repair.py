@@ -1,4 +1,4 @@
-"""Writing one form of a hierarchy from the other. Nothing is guessed or lost, and the graph is never touched."""
+"""Repairing a hierarchy (`validate --fix`): one form from the other. Nothing is guessed, and the graph is not touched."""
 
 from __future__ import annotations
 

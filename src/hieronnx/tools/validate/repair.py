@@ -1,4 +1,4 @@
-"""Repairing a hierarchy (`validate --fix`): one form from the other. Nothing is guessed, and the graph is not touched."""
+"""Repairing a hierarchy (`validate --fix`): one form from the other; nothing is guessed, the graph is not touched."""
 
 from __future__ import annotations
 

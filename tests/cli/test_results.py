@@ -138,3 +138,10 @@ def test_a_part_in_memory_has_no_files() -> None:
     values = hieronnx.extract("model.onnx", "cell").to_dict()
     assert (values["model"], values["files"]) == (None, [])
     json.dumps(values)
+
+
+def test_a_result_inside_a_result_is_told_as_by_itself(tmp_path: Path) -> None:
+    model = load_model("demo")
+    result = hieronnx.export(model, (), tmp_path / "demo.onnx", make_inputs(model), verify_topology=True, **EXPORT)
+    assert result.topology is not None
+    assert result.to_dict()["topology"] == result.topology.to_dict()

@@ -70,3 +70,11 @@ def test_what_is_no_policy_is_refused(tmp_path: Path) -> None:
     sidecar_path(path).unlink()
     with pytest.raises(HieronnxError, match=r"the metadata in .* is not a hierarchy .*torch_nn: 'every one' is"):
         open_model(path)
+
+
+def test_the_policy_goes_with_the_tags_that_are_trusted(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.onnx", make_model(), make(TagPolicy.parse("all")))
+    spoil(path, at("model", "torch_nn", to="none"))
+    spoil(path, at("nodes", 1, "module", to="layers.2"))
+    assert hieronnx.validate(path, fix_from="embedded").fixed
+    assert load(path).policy == TagPolicy.parse("all")

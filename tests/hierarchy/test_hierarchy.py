@@ -132,3 +132,8 @@ def test_rows_have_tagged_calls_or_all_and_what_was_asked_for(hierarchy: Hierarc
     assert (asked.nearest[linear], asked.matches) == (linear, {linear})
     assert asked.ways == {linear, cell, CallId("body", 0), ROOT}
     assert set(asked.walk(cell)) == {cell, linear}
+
+
+def test_the_tag_of_an_unknown_call_is_a_mistake_of_the_user(hierarchy: Hierarchy) -> None:
+    with pytest.raises(InputError, match=r"no (module )?call 'nowhere@7'"):
+        hierarchy.tag_of(CallId("nowhere", 7))

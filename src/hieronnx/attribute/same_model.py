@@ -1,4 +1,4 @@
-"""Is this file of this model? The one decision, which refuses a file of another model with a `MismatchError`.
+"""The one decision whether a file is of a model: a file of another one is refused with a `MismatchError`.
 
 A file is of a model in PyTorch if they have the same weights, and give the same on the same inputs. An optimizer, half
 precision or quantization changes neither much; other weights, a layer more or a layer less change one of them:

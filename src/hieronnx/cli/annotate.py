@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,9 +11,6 @@ from hieronnx.cli.console import FOUND_SOMETHING, print_json, show_written, work
 from hieronnx.cli.loading import read_loading
 from hieronnx.cli.options import model_options, path_argument, writing_options
 from hieronnx.report.names import clean_line
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("annotate", short_help="Give an ONNX file from elsewhere the hierarchy of its PyTorch model.")

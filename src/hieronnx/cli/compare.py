@@ -1,4 +1,4 @@
-"""`hieronnx compare`: are two ONNX files the same computation?"""
+"""`hieronnx compare`: tells whether two ONNX files are the same computation, and what was done if not."""
 
 from __future__ import annotations
 

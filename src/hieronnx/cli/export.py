@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show_written, working
 from hieronnx.cli.loading import read_loading
 from hieronnx.cli.options import exporter_option, model_options, writing_options
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")

@@ -67,7 +67,7 @@ def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, a
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []
-    results = list(extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append))
+    results = extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append)
     for line in skipped:
         print_note(line)
     if as_json:

@@ -1,4 +1,4 @@
-"""`hieronnx validate`: is a hierarchy whole, and true to its file?"""
+"""`hieronnx validate`: checks that a hierarchy is whole, and true to its file."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ class Hierarchy:
         Raises:
             InputError: If there is no such call.
         """
-        return self.call_by_id[call].tag if isinstance(call, CallId) else self.find_call(call).tag
+        known = self.call_by_id.get(call) if isinstance(call, CallId) else None
+        return (known or self.find_call(str(call))).tag
 
     def find_call(self, target: str) -> Call:
         """Find the one call that a path, a tag or a pattern names; a module's path alone names its first call.

@@ -115,6 +115,8 @@ def export(
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
+        view = captured.view
+        del captured  # it holds the whole model
         if hierarchy is None:
             exported = Request(open_model(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
@@ -122,7 +124,7 @@ def export(
         if sidecar or not own:  # what was captured is in the file already
             inside = None if own else embed
             with writing(destination):
-                write(staged, described, staged, exporter=used, embed=inside, sidecar=sidecar, view=captured.view)
+                write(staged, described, staged, exporter=used, embed=inside, sidecar=sidecar, view=view)
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)

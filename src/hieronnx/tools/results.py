@@ -81,6 +81,8 @@ def _to_builtins(value: Any) -> Any:
         return [_to_builtins(item) for item in value]
     if isinstance(value, Hierarchy):
         return {"model": _to_builtins(value.model), "summary": summary_to_dict(value)}
+    if isinstance(value, Result):
+        return value.to_dict()
     if is_dataclass(value):
         return dump_record(value)
     if isinstance(value, Mapping):

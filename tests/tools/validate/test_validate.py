@@ -417,3 +417,11 @@ def test_a_sidecar_of_the_same_model_in_another_size_is_found_out(tmp_path: Path
     path = write_layered(tmp_path / "model.onnx")
     spoil(path, at("modules", "layers.1", "parameter_count", to=800))
     assert ("error", "sidecar-modules") in found(path)
+
+
+def test_what_no_field_holds_must_be_json_too(tmp_path: Path) -> None:
+    path = write_layered(tmp_path / "model.onnx")
+    beside = sidecar_path(path)
+    beside.write_bytes(beside.read_bytes().replace(b"{", b'{"unknown": "\xff", ', 1))
+    (finding,) = [item for item in hieronnx.validate(path) if item.check == "sidecar-schema"]
+    assert "cannot be read" in finding.message

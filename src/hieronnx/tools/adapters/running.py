@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections import Counter
@@ -106,7 +107,7 @@ def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
 
 def copy_permissions(path: Path) -> None:
     """Give a model's weights the permissions of the model: onnx makes their file for its owner alone."""
-    for data in path.parent.glob(f"{path.name}.*"):
+    for data in path.parent.glob(f"{glob.escape(path.name)}.*"):
         shutil.copymode(path, data)
 
 

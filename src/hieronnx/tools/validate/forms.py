@@ -93,15 +93,17 @@ def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form
         return None
     try:
         content = beside.read_bytes()
-    except OSError as error:
-        message = f"it cannot be read: {error.strerror or error}"
+        raw = msgspec.json.decode(content)  # also what no field of ours holds must be JSON
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        message = f"it cannot be read: {reason}"
         return _make_form(None, False, [Finding("sidecar-schema", "error", beside.name, message, RESTORE)])
     claim, findings = read_document(content, beside.name)
     if claim is None:
         return _make_form(None, False, findings)
     others = check_belongs(claim.nodes, view)
     own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
-    unknown = _walk_unknown(msgspec.json.decode(content), _keys_of(inspect.type_info(Document)), "$")
+    unknown = _walk_unknown(raw, _keys_of(inspect.type_info(Document)), "$")
     form = _make_form(claim, not others, [*_report_unknown("sidecar", unknown), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:
         described = describe_file(path, claim.document.model.class_name, claim.document.model.exporter, skeleton)

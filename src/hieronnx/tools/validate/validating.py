@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import onnx
 import onnx_ir as ir
@@ -81,7 +81,7 @@ def validate(
     baseline: ModelLike | None = None,
     thresholds: Mapping[str, float] | None = None,
     fix: bool = False,
-    fix_from: str | None = None,
+    fix_from: Literal["sidecar", "embedded"] | None = None,
 ) -> ValidateResult:
     """Check an ONNX file, its hierarchy, and whether the two belong together; no weights of a file are read.
 

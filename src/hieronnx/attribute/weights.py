@@ -203,10 +203,12 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
             continue
         alike = old.by_size[array.size]
         named = [t for t in alike if a.names[t] == b.names[tensor]]
-        for candidate in (*named, *alike[:_MOST_CANDIDATES]):
-            if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
-                index.add((a.names[candidate],), content)
-        agrees = index.find(array) is not None
+        agrees = False
+        for candidates in (named, alike[:_MOST_CANDIDATES]):  # the others are read only if names do not lead there
+            for candidate in candidates if not agrees else ():
+                if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
+                    index.add((a.names[candidate],), content)
+            agrees = agrees or index.find(array) is not None
         agreeing += agrees
         compared += agrees or tensor in comparable
         if compared == _SAMPLE:

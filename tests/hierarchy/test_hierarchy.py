@@ -43,7 +43,8 @@ def outputs(nodes: tuple[Node, ...]) -> list[str]:
     [
         ("", ["m", "a", "b", "s", "t", "y"]),
         ("body", ["m", "a", "b", "s"]),
-        ("body.cell", ["m", "a"]),
+        ("body.cell", ["m", "a", "b", "t"]),
+        ("body.cell@0", ["m", "a"]),
         ("body.cell@1", ["b"]),
         ("head.cell", ["t"]),
         ("/Net/Body/Cell@1", ["b"]),

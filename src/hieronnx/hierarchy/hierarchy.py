@@ -175,13 +175,15 @@ class Hierarchy:
     def nodes_in(self, target: str) -> tuple[Node, ...]:
         """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.
 
+        A module's path alone stands for all its calls; `cell@1` for one of them.
+
         Raises:
             InputError: If it names no call.
 
         Example:
             >>> [node.op_type for node in hierarchy.nodes_in("encoder.layer.0")]
         """
-        calls = {below for call in self.find_calls(target) for below in self.tree.below(call.id)}
+        calls = {below for call in self.select_calls(target) for below in self.tree.below(call)}
         return tuple(node for node in self.nodes if node.scope in calls)
 
     def find(self, name: str) -> Node:

@@ -1,6 +1,7 @@
 """Selecting calls by the names that people give them: tags, module paths, `path@n`, and globs over these.
 
-Every command that takes a target or a pattern selects by these rules. What names no call is an InputError.
+Every command selects by these rules. What works on one call (extract) takes a module's path for its first call; what
+selects nodes (tree, analyze, quantize, `nodes_in`) for all its calls. What names no call is an InputError.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import random
+import re
 import resource
 import warnings
 from collections.abc import Callable, Iterator
@@ -468,3 +469,13 @@ def test_exports_in_two_threads_both_succeed(tmp_path: Path) -> None:
         }
     after = state_of(model)
     assert [key for key in before if after[key] != before[key]] == []
+
+
+def test_a_full_disk_is_said_of_the_file_that_was_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(path: Path, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)  # how the sidecar is written
+    with pytest.raises(ExportError, match=re.escape(f"cannot write '{tmp_path / 'm.onnx'}': No space left")):
+        hieronnx.export(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), tmp_path / "m.onnx", exporter="torchscript")
+    assert list(tmp_path.iterdir()) == []

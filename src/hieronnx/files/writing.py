@@ -58,6 +58,7 @@ def write(
     sidecar: bool | None = True,
     temporary: bool = False,
     view: View | None = None,
+    shown_as: Path | None = None,
 ) -> Hierarchy:
     """Write a model as it is, with a hierarchy in place of the one that it may have; return it as it was written.
 
@@ -73,6 +74,7 @@ def write(
         sidecar: Whether to write it beside the file. None, of the model's own file: what is beside it stays.
         temporary: Whether the model's own files are about to go, so that their data is moved rather than copied.
         view: Of the model, if it is at hand.
+        shown_as: The file to name in errors, where the output is only on its way there.
 
     Raises:
         HieronnxError: If it cannot be written, or would destroy what it is made of. Nothing is left behind.
@@ -88,7 +90,7 @@ def write(
     kept = set() if in_place else list_own_files(source)
     check_output(target, kept, data)
     unused = set() if in_place else _find_unused(target, kept, data)
-    with staging(target) as staged, writing(target):
+    with staging(target) as staged, writing(shown_as or target):
         for location, name in moved.items():
             # Not as a link, which would be quick, too: onnx refuses data that has two names.
             (shutil.move if temporary else shutil.copyfile)(folder / location, staged.with_name(name))

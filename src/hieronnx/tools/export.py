@@ -122,9 +122,8 @@ def export(
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
-            inside = None if own else embed
-            with writing(destination):
-                write(staged, described, staged, exporter=used, embed=inside, sidecar=sidecar, view=view)
+            options: dict[str, Any] = {"exporter": used, "embed": None if own else embed, "sidecar": sidecar}
+            write(staged, described, staged, **options, view=view, shown_as=destination)
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)

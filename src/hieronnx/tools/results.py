@@ -51,11 +51,11 @@ class WritingResult(Result):
 
 def list_files(model: Path | None, sidecar: Path | None) -> tuple[WrittenFile, ...]:
     """List a model, the files that its weights are in, and its sidecar; those of them that are on the disk."""
-    from hieronnx.files.wire import find_locations, read_skeleton
+    from hieronnx.files.wire import read_locations
 
     if model is None or not model.is_file():
         return ()
-    weights = [model.parent / location for location in sorted(find_locations(read_skeleton(model)))]
+    weights = [model.parent / location for location in sorted(read_locations(model))]
     paths = [model, *weights, *([] if sidecar is None else [sidecar])]
     return tuple(WrittenFile(path, path.stat().st_size) for path in paths if path.is_file())
 

@@ -94,6 +94,20 @@ def list_some(names: Sequence[str], most: int, separator: str = ", ") -> str:
     return separator.join(names[:most]) + more
 
 
+def describe_error(error: BaseException) -> str:
+    """Say in one line what an error of others says: its type, and its message up to a line that ends."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
+    length = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
+    return f"{type(error).__name__}: {' '.join(lines[:length])}"
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return what an error was raised from, to the first: where others wrap errors, that one says something."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn what the system says of a file that cannot be written into one of our errors."""

@@ -24,7 +24,7 @@ from hieronnx.files.opening import open_model
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
-from hieronnx.runtime.sessions import FileInput
+from hieronnx.runtime.inputs import FileInput
 from support.exports import exported, quiet
 from support.zoo import CASES
 

@@ -78,3 +78,32 @@ def test_the_policy_goes_with_the_tags_that_are_trusted(tmp_path: Path) -> None:
     spoil(path, at("nodes", 1, "module", to="layers.2"))
     assert hieronnx.validate(path, fix_from="embedded").fixed
     assert load(path).policy == TagPolicy.parse("all")
+
+
+def test_a_list_of_names_is_a_policy() -> None:
+    assert TagPolicy.parse(["Conv2d", "Linear"]) == TagPolicy.parse("Conv2d,Linear")
+    with pytest.raises(HieronnxError, match="did you mean 'Linear'"):
+        TagPolicy.parse(["Linaer"], known=["Linear", "Conv2d"])
+
+
+def test_tags_are_those_of_the_policy(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.onnx", make_model(), make(TagPolicy.parse("none"), "torch.nn.modules.linear.Linear"))
+    findings = hieronnx.validate(path).findings
+    assert {f.check for f in findings} == {"tags"}
+    assert "the tag policy ('torch_nn') gives none to 'Linear'" in findings[0].message
+
+
+def test_a_module_without_the_tag_that_the_policy_gives_is_found(tmp_path: Path) -> None:
+    hierarchy = make(TagPolicy.parse("all"), "torch.nn.modules.linear.Linear")
+    root = hierarchy.calls[0].tag
+    calls = tuple(replace(call, tag=root, tagged=call.parent is None) for call in hierarchy.calls)
+    path = write(tmp_path / "model.onnx", make_model(), replace(hierarchy, calls=calls))
+    findings = hieronnx.validate(path).findings
+    assert {f.check for f in findings} == {"tags"}
+    assert "gives one to 'Linear'" in findings[0].message
+
+
+def test_both_forms_must_name_one_policy(tmp_path: Path) -> None:
+    path = write(tmp_path / "model.onnx", make_model(), make(TagPolicy.parse("none")))
+    spoil_metadata(path, lambda m: set_entry(m, "hieronnx.torch_nn", "Conv2d"))
+    assert [(f.check, f.place) for f in hieronnx.validate(path).findings] == [("agreement", "torch_nn")]

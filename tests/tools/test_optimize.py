@@ -18,7 +18,7 @@ from hieronnx import HieronnxError, load
 from hieronnx.cli import cli
 from hieronnx.files.opening import sidecar_path
 from hieronnx.files.wire import find_locations, read_skeleton
-from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.optimize import OPTIMIZERS
 from support.annotated import annotated
 from support.cli import run

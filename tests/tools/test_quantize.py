@@ -19,7 +19,7 @@ from onnx.reference import ReferenceEvaluator
 import hieronnx
 from hieronnx import HieronnxError, load
 from hieronnx.cli import cli
-from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.quantize import QUANTIZERS
 from support.annotated import annotated
 from support.cli import run

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from ml_dtypes import bfloat16
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -96,7 +97,8 @@ class WeightIndex:
         if array.dtype.kind != "f" or not array.size:
             return
         flat = array.ravel()
-        self._whole[array.size, _key(flat)].append(number)
+        for key in {_key(flat), _key(flat, bfloat16)}:
+            self._whole[array.size, key].append(number)
         if is_distinctive(array):
             self._shapes[array.shape].append(number)
             self._channels.clear()
@@ -122,9 +124,10 @@ class WeightIndex:
         distinctive = is_distinctive(array)
         for turned, how in ((array, "value"), (array.T, "transposed")) if array.dtype.kind == "f" else ():
             flat = turned.ravel()
-            for number in self._whole.get((array.size, _key(flat)), ()) if array.size >= FEW else ():
-                if _same(flat, self.arrays[number].ravel()):
-                    return HeldParameter(self.names[number], how)
+            for key in (_key(flat), _key(flat, bfloat16)) if array.size >= FEW else ():
+                for number in self._whole.get((array.size, key), ()):
+                    if _same(flat, self.arrays[number].ravel()):
+                        return HeldParameter(self.names[number], how)
             if distinctive and (joined := self._find_joined(flat)):
                 return HeldParameter(tuple(name for n in dict.fromkeys(joined) for name in self.names[n]), "fused")
             if array.ndim != 2:
@@ -193,18 +196,26 @@ def _same(ours: Array, theirs: Array) -> bool:
     if ours.size != theirs.size:
         return False
     if ours.dtype == theirs.dtype:
-        return bool(np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f"))
+        equal = bool(np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f"))
+        return equal or (ours.dtype == np.float32 and _is_same_in_bfloat16(ours, theirs))
     if ours.dtype.kind != "f" or theirs.dtype.kind != "f":
         return bool(np.array_equal(ours, theirs))
     rtol = 1e-5 if min(ours.dtype.itemsize, theirs.dtype.itemsize) >= 4 else 1e-2
     return bool(np.allclose(ours, theirs, rtol=rtol, atol=1e-6, equal_nan=True))
 
 
-def _key(flat: Array) -> bytes:
-    """Key the first elements; rounding to half precision does not matter, nor what converters make of tiny numbers."""
+def _is_same_in_bfloat16(ours: Array, theirs: Array) -> bool:
+    """Say whether one of two arrays is the other in bfloat16, which leaves the lower half of a float's bits zero."""
+    if not any(is_distinctive(a) and not (np.ascontiguousarray(a).view(np.uint32) << 16).any() for a in (ours, theirs)):
+        return False
+    return bool(np.allclose(ours, theirs, rtol=2**-7, atol=1e-6, equal_nan=True))
+
+
+def _key(flat: Array, rounding: npt.DTypeLike = np.float16) -> bytes:
+    """Key the first elements, so that rounding them does not matter, nor what converters make of tiny numbers."""
     first = flat[:FEW].astype(np.float32)
     with np.errstate(over="ignore"):
-        return np.where(np.abs(first) < 1e-6, 0, first).astype(np.float16).tobytes()
+        return np.where(np.abs(first) < 1e-6, 0, first).astype(rounding).tobytes()
 
 
 def _is_rounded(array: Array) -> bool:

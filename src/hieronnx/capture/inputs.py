@@ -11,8 +11,8 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hieronnx.capture.specs import InputSpec, Limits, Parameters, describe, draw_all, required, suggest
-from hieronnx.errors import InputError
+from hieronnx.capture.specs import InputSpec, Limits, Parameters, draw_all, required, suggest
+from hieronnx.errors import InputError, describe_error
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,7 @@ def _read_example(model: nn.Module, attribute: str, parameters: Parameters) -> d
         if callable(example) and not isinstance(example, nn.Module):
             example = example()
     except Exception as error:
-        raise InputError(f"{type(model).__name__}.{attribute} raised {describe(error)}") from error
+        raise InputError(f"{type(model).__name__}.{attribute} raised {describe_error(error)}") from error
     if isinstance(example, Mapping):
         return dict(example)
     values = (example,) if isinstance(example, Tensor) else example
@@ -312,7 +312,7 @@ def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[st
     shapes = (", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items()) for inputs in candidates)
     raise InputError(
         f"{type(model).__name__} did not run with the inputs made from its config ({' and '.join(shapes)}); "
-        f"pass --input name=dtype[shape]. The last error: {describe(errors[-1])}"
+        f"pass --input name=dtype[shape]. The last error: {describe_error(errors[-1])}"
     ) from errors[-1]
 
 

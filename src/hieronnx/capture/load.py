@@ -13,8 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from hieronnx.capture.specs import describe, required, suggest
-from hieronnx.errors import TargetError, require
+from hieronnx.capture.specs import required, suggest
+from hieronnx.errors import TargetError, describe_error, require
 
 if TYPE_CHECKING:
     from torch import nn
@@ -82,7 +82,7 @@ def _import_module(name: str) -> ModuleType:
         if missing is not None and f"{name}.".startswith(f"{missing}."):
             message = f"no module '{missing}' to import; it must be installed or lie in the current directory"
         else:
-            message = f"importing '{name}' failed: {describe(error)}"
+            message = f"importing '{name}' failed: {describe_error(error)}"
         raise TargetError(message) from error
 
 
@@ -106,7 +106,7 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise TargetError(f"importing '{path}' failed: {describe(error)}") from error
+        raise TargetError(f"importing '{path}' failed: {describe_error(error)}") from error
     return module
 
 
@@ -145,7 +145,7 @@ def _call(factory: Callable[[], object], target: str) -> object:
     try:
         return factory()
     except Exception as error:
-        raise TargetError(f"target '{target}' raised {describe(error)}") from error
+        raise TargetError(f"target '{target}' raised {describe_error(error)}") from error
 
 
 def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | None) -> nn.Module:
@@ -194,5 +194,5 @@ def _describe_pretrained(target: str, error: Exception, trust_remote_code: bool)
         return f"'{target}' brings code of its own; if you trust it, pass --trust-remote-code"
     if not Path(target).is_dir() and isinstance(error, OSError):
         hint = suggest(target, ["demo"]) or f"; {_FORMS}"
-        return f"no folder and no reachable Hugging Face model '{target}' ({describe(error)}){hint}"
-    return f"could not load '{target}' with transformers: {describe(error)}"
+        return f"no folder and no reachable Hugging Face model '{target}' ({describe_error(error)}){hint}"
+    return f"could not load '{target}' with transformers: {describe_error(error)}"

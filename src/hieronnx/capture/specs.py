@@ -112,9 +112,3 @@ def suggest(name: str, choices: Sequence[str], *, cutoff: float = 0.6) -> str:
     """Return `; did you mean …?`, or nothing where no choice is near."""
     near = get_close_matches(name, choices, cutoff=cutoff)
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-
-
-def describe(error: Exception) -> str:
-    """Return an error's type and the first line of its message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

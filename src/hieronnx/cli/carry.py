@@ -52,7 +52,7 @@ def carry_command(
       hieronnx carry model.onnx optimized.onnx -o carried.onnx
       hieronnx carry carried.onnx quantized.onnx -o quantized.onnx
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.tools.adapters.calibration import read_feeds, read_inputs
+    from hieronnx.runtime.inputs import read_feeds, read_inputs
     from hieronnx.tools.carry import carry
 
     if inputs and not options["by_value"]:

@@ -16,16 +16,17 @@ from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Module, Node
 
-_PREFIX = "hieronnx."
-VERSION_KEY = f"{_PREFIX}format_version"
-CALLS_KEY = f"{_PREFIX}calls"
+PREFIX = "hieronnx."
+"""The beginning of every key of ours in the metadata of nodes and models."""
+VERSION_KEY = f"{PREFIX}format_version"
+CALLS_KEY = f"{PREFIX}calls"
 """The key of the call tree in a model's metadata."""
-PASSED_KEY = f"{_PREFIX}passed"
+PASSED_KEY = f"{PREFIX}passed"
 """The key of what the calls received and returned in a model's metadata; files before version 1.1 have none."""
-POLICY_KEY = f"{_PREFIX}torch_nn"
+POLICY_KEY = f"{PREFIX}torch_nn"
 """The key of the tag policy in a model's metadata; files before version 1.2 have none."""
 MODEL_KEYS = frozenset({VERSION_KEY, CALLS_KEY, PASSED_KEY, POLICY_KEY})
-NODE_KEYS = frozenset(f"{_PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
+NODE_KEYS = frozenset(f"{PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
 _REWRITE = "write it from the sidecar with 'hieronnx validate --fix', or export the model again"
 _CARRY = "put it back from the file as exported with 'hieronnx carry', or export the model again"
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
@@ -55,13 +56,13 @@ def embed_in_nodes(hierarchy: Hierarchy) -> dict[tuple[str, str], dict[str, str]
         entries = metadata[node.key] = {
             # The first, as in a file that has one already: so the same hierarchy makes the same bytes.
             "namespace": f"{namespaces[node.scope]}/{node.name or node.output}: {node.op_type}",
-            f"{_PREFIX}tag": hierarchy.tag_of(node.scope),
-            f"{_PREFIX}module": node.scope.module,
-            f"{_PREFIX}call": str(node.scope.number),
-            f"{_PREFIX}evidence": node.evidence,
+            f"{PREFIX}tag": hierarchy.tag_of(node.scope),
+            f"{PREFIX}module": node.scope.module,
+            f"{PREFIX}call": str(node.scope.number),
+            f"{PREFIX}evidence": node.evidence,
         }
         if node.origins != (node.scope,):
-            entries[f"{_PREFIX}origins"] = json.dumps([[o.module, o.number] for o in node.origins])
+            entries[f"{PREFIX}origins"] = json.dumps([[o.module, o.number] for o in node.origins])
     return metadata
 
 
@@ -105,7 +106,7 @@ def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
     """
     props = model.metadata_props
     if CALLS_KEY not in props:
-        scoped = any(f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
+        scoped = any(f"{PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
         return None, [_error("metadata", "nodes carry scopes, but the call tree is missing")] * scoped
     if wrong := check_version(props.get(VERSION_KEY, "unknown"), "metadata", "metadata"):
         return None, [wrong]
@@ -134,7 +135,7 @@ def _error(place: str, message: str) -> Finding:
 
 def were_scopes_dropped(model: ir.Model) -> bool:
     """Say whether there are nodes and none of them names its call: optimizers keep the model's own metadata alone."""
-    scoped = (f"{_PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
+    scoped = (f"{PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
     return not next(scoped, True) and not any(scoped)  # nearly always the first one says it
 
 
@@ -173,12 +174,12 @@ def _read_nodes(model: ir.Model) -> tuple[tuple[Node, ...], tuple[str | None, ..
     for graph, node in walk_nodes(model):
         try:
             nodes.append(_read_node(graph, node))
-            tags.append(node.metadata_props.get(f"{_PREFIX}tag"))
+            tags.append(node.metadata_props.get(f"{PREFIX}tag"))
         except (ValueError, RecursionError) as error:
             message = f"what is written on it is not what hieronnx writes: {error}"
             findings.append(_error(_place(graph, node), message))
             continue
-        if f"{_PREFIX}module" not in node.metadata_props:
+        if f"{PREFIX}module" not in node.metadata_props:
             message = "it carries no scope; tools that read the metadata take it for the root's"
             findings.append(Finding("metadata", "warning", _place(graph, node), message, _REWRITE))
     return tuple(nodes), tuple(tags), findings
@@ -196,10 +197,10 @@ def _read_node(graph: str, node: ir.Node) -> Node:
     """
     props: Mapping[str, str] = node.metadata_props
     scope = ROOT
-    if f"{_PREFIX}module" in props:
-        scope = CallId(props[f"{_PREFIX}module"], int(props.get(f"{_PREFIX}call", "")))
-    written = props.get(f"{_PREFIX}origins")
+    if f"{PREFIX}module" in props:
+        scope = CallId(props[f"{PREFIX}module"], int(props.get(f"{PREFIX}call", "")))
+    written = props.get(f"{PREFIX}origins")
     rows = None if written is None else msgspec.json.decode(written, type=list[tuple[str, int]] | None)
     origins = (scope,) if rows is None else tuple(CallId(*row) for row in rows)
-    evidence = props.get(f"{_PREFIX}evidence", "root")
+    evidence = props.get(f"{PREFIX}evidence", "root")
     return Node(graph, node.name or "", node.op_type, node.domain, first_output(node), scope, origins, evidence)

@@ -205,8 +205,9 @@ def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> H
     for finding in (*findings, *wrong):
         if finding.severity == "error":
             place = finding.place.removeprefix("sidecar: ").removeprefix("metadata: ")
+            where = "" if place in what else f"{place}: "
             raise HieronnxError(
-                f"{what} is not a hierarchy that this version reads: {place}: {finding.message}; {finding.remedy}"
+                f"{what} is not a hierarchy that this version reads: {where}{finding.message}; {finding.remedy}"
             )
     assert hierarchy is not None  # or something was found
     return hierarchy

@@ -14,13 +14,14 @@ from typing import BinaryIO, NamedTuple, TypeAlias
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files import wire
+from hieronnx.files.metadata import PREFIX
 from hieronnx.files.weights import Span
 from hieronnx.files.wire import Field, frame, label_bodies, read_entry, read_text, walk_fields
 from hieronnx.graph.walks import body_key
 
 Metadata: TypeAlias = Mapping[tuple[str, str], Mapping[str, str]]
 Chunk: TypeAlias = "bytes | memoryview | Span"
-_OURS = b"hieronnx."
+_OURS = PREFIX.encode()
 _BODIES = frozenset({wire.ATTRIBUTE_GRAPH, wire.ATTRIBUTE_GRAPHS})
 
 

@@ -80,7 +80,7 @@ def write(
         HieronnxError: If it cannot be written, or would destroy what it is made of. Nothing is left behind.
     """
     target = Path(output)
-    in_place = isinstance(source, str | os.PathLike) and target.exists() and target.samefile(source)
+    in_place = is_same_file(source, target)
     if in_place and embed is not None:
         target = target.resolve()  # a link stays one
     folder = Path(source).parent if isinstance(source, str | os.PathLike) else Path()
@@ -111,6 +111,11 @@ def write(
         for path in unused:
             path.unlink(missing_ok=True)
     return described
+
+
+def is_same_file(model: ModelLike | ModelPieces, path: Path) -> bool:
+    """Say whether a model is the file that is at this path."""
+    return isinstance(model, str | os.PathLike) and path.exists() and path.samefile(model)
 
 
 def assemble(pieces: ModelPieces, hierarchy: Hierarchy) -> onnx.ModelProto:

@@ -113,6 +113,11 @@ class Hierarchy:
         root = self.modules[""].class_name if "" in self.modules else "none"
         return f"Hierarchy({root}: {len(self.modules)} modules, {len(self.calls)} calls, {len(self.nodes)} nodes)"
 
+    @property
+    def has_parameter_counts(self) -> bool:
+        """Whether parameters are counted: a sidecar, which describes the file too, does; metadata inside does not."""
+        return bool(self.model)
+
     @cached_property
     def call_by_id(self) -> Mapping[CallId, Call]:
         """Every call by its id."""

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.errors import InputError
+from hieronnx.errors import InputError, check_known
 from hieronnx.hierarchy.records import Call, CallId
 
 _DEFAULT_TORCH_NN = frozenset({"LayerNorm", "Embedding"})
@@ -31,16 +31,24 @@ class TagPolicy:
     """Class names of torch.nn that belong; None for all of them."""
 
     @classmethod
-    def parse(cls, text: str) -> TagPolicy:
-        """Read the `--torch-nn` option: default, all, none, or class names with commas between."""
+    def parse(cls, given: str | Iterable[str], known: Iterable[str] | None = None) -> TagPolicy:
+        """Read the `--torch-nn` option: default, all, none, or class names, as a list or with commas between.
+
+        Raises:
+            InputError: If a name cannot be that of a class, or is not a known one.
+        """
         special = {"default": _DEFAULT_TORCH_NN, "all": None, "none": frozenset[str]()}
-        if text in special:
-            return cls(special[text])
-        names = [name.strip() for name in text.split(",")]
+        if isinstance(given, str) and given in special:
+            return cls(special[given])
+        names = [name.strip() for name in (given.split(",") if isinstance(given, str) else given)]
         if bad := [name for name in names if not name.isidentifier()]:
             raise InputError(
                 f"--torch-nn: {bad[0]!r} is not a class name; use default, all, none, or names such as Linear,Conv2d"
             )
+        if known is not None:
+            classes = list(known)
+            for name in names:
+                check_known("class in torch.nn", name, classes)
         return cls(frozenset(names))
 
     def belongs(self, qualified_class: str) -> bool:

@@ -87,7 +87,7 @@ def _grow(
         call=rows.hierarchy.call_by_id[call],
         class_name=module.class_name,
         # Only the sidecar counts parameters; it always describes the file too.
-        parameters=module.parameter_count if rows.hierarchy.model else None,
+        parameters=module.parameter_count if rows.hierarchy.has_parameter_counts else None,
         own=tuple(own[call]),
         total=sum(len(own[line]) for line in region),
         children=() if cut else tuple(_grow(rows, own, child, deeper, depth) for child in below),

@@ -13,7 +13,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,10 +20,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError, require
+from hieronnx.errors import HieronnxError, describe_error, require
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
+from hieronnx.runtime.inputs import FileInput, describe_inputs
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Visit: TypeAlias = Callable[[str, str, Array], None]
@@ -33,16 +33,6 @@ Visit: TypeAlias = Callable[[str, str, Array], None]
 _BUFFER = 1 << 28
 _WIDEST = 8  # bytes an element, before its type is known
 _FOLDER = "session.model_external_initializers_file_folder_path"
-
-
-@dataclass(frozen=True, slots=True)
-class FileInput:
-    """An input that the file must be given: its name, its element type, its sizes where they are fixed."""
-
-    name: str
-    dtype: np.dtype[Any] | None
-    """None where it is not a tensor of numbers."""
-    shape: tuple[int | None, ...] | None
 
 
 class Runner:
@@ -55,8 +45,7 @@ class Runner:
     @property
     def inputs(self) -> tuple[FileInput, ...]:
         """What the file must be given, initializers left out."""
-        initializers = {tensor.name for tensor in self._model.graph.initializer}
-        return tuple(_describe_input(value) for value in self._model.graph.input if value.name not in initializers)
+        return describe_inputs(self._model.graph)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -119,7 +108,7 @@ class Runner:
             session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
             return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
         except Exception as error:  # of classes of its own, that share no other base
-            reason = str(error).splitlines()[0]
+            reason = describe_error(error)
             raise HieronnxError(f"ONNX Runtime cannot run '{self._name}' on these inputs: {reason}") from error
 
     def read_initializers(self, visit: Visit) -> None:
@@ -141,15 +130,6 @@ def _make_options(folder: Path, threads: int) -> Any:
     options.add_session_config_entry(_FOLDER, str(folder.absolute()))
     options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
     return options
-
-
-def _describe_input(value: onnx.ValueInfoProto) -> FileInput:
-    tensor = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or tensor.elem_type in (0, onnx.TensorProto.STRING):
-        return FileInput(value.name, None, None)
-    sizes = tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    return FileInput(value.name, dtype, sizes if tensor.HasField("shape") else None)
 
 
 def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int) -> Iterator[list[Exposure]]:

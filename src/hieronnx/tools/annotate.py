@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hieronnx.errors import InputError, check_known, require
 from hieronnx.files.opening import load, open_model, sidecar_path
-from hieronnx.files.writing import check_output, list_own_files, write
+from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
@@ -70,7 +70,7 @@ def annotate(
     *,
     output: str | os.PathLike[str] | None = None,
     strategy: Literal["htp", "usage_based"] = "htp",
-    torch_nn: str = "default",
+    torch_nn: str | Sequence[str] = "default",
     embed: bool = True,
     sidecar: bool = True,
     progress: Callable[[str], None] | None = None,
@@ -139,7 +139,11 @@ def annotate(
 
 
 def _check(
-    model: ModelLike, reference: nn.Module, output: str | os.PathLike[str] | None, strategy: str, torch_nn: str
+    model: ModelLike,
+    reference: nn.Module,
+    output: str | os.PathLike[str] | None,
+    strategy: str,
+    torch_nn: str | Sequence[str],
 ) -> TagPolicy:
     """Refuse what cannot work before anything is run."""
     require("torch", "torch")
@@ -152,11 +156,7 @@ def _check(
     check_known("strategy", strategy, STRATEGIES)
     if strategy == "htp":
         require("onnxruntime", "runtime")
-    policy = TagPolicy.parse(torch_nn)
-    for name in policy.torch_nn or ():
-        check_known("class in torch.nn", name, dir(nn))
+    policy = TagPolicy.parse(torch_nn, dir(nn))
     if output is not None:
-        path = Path(output)
-        in_place = isinstance(model, str | os.PathLike) and path.exists() and path.samefile(model)
-        check_output(path, () if in_place else list_own_files(model))
+        check_output(Path(output), () if is_same_file(model, Path(output)) else list_own_files(model))
     return policy

@@ -6,13 +6,23 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from hieronnx.errors import ExportError, HieronnxError, InputError, MissingExtraError, check_known, require, writing
+from hieronnx.errors import (
+    ExportError,
+    HieronnxError,
+    InputError,
+    MissingExtraError,
+    check_known,
+    describe_error,
+    innermost,
+    require,
+    writing,
+)
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import load, open_model, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
@@ -58,7 +68,7 @@ def export(
     f: str | os.PathLike[str] | None = None,
     exporter: Exporter = "auto",
     strategy: ExportStrategy = "captured",
-    torch_nn: str = "default",
+    torch_nn: str | Sequence[str] = "default",
     embed: bool = True,
     sidecar: bool = True,
     strip_torch_metadata: bool = False,
@@ -150,7 +160,7 @@ class HierarchyExporter:
 
     strategy: ExportStrategy = "captured"
     exporter: Exporter = "auto"
-    torch_nn: str = "default"
+    torch_nn: str | Sequence[str] = "default"
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def export(
@@ -177,7 +187,12 @@ def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[s
 
 
 def _check(
-    model: nn.Module, exporter: str, strategy: str, output: Path, torch_nn: str, torch_options: Mapping[str, Any]
+    model: nn.Module,
+    exporter: str,
+    strategy: str,
+    output: Path,
+    torch_nn: str | Sequence[str],
+    torch_options: Mapping[str, Any],
 ) -> TagPolicy:
     """Refuse what cannot work before anything is run; return the policy of tags."""
     from torch import nn, onnx
@@ -193,10 +208,7 @@ def _check(
     for name in torch_options:
         check_known("option", name, list(inspect.signature(onnx.export).parameters))
     check_output(output, ())
-    policy = TagPolicy.parse(torch_nn)
-    for name in policy.torch_nn or ():
-        check_known("class in torch.nn", name, dir(nn))
-    return policy
+    return TagPolicy.parse(torch_nn, dir(nn))
 
 
 # -- capture and write ------------------------------------------------------------------------------------
@@ -213,7 +225,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), first_line(failures["dynamo"]) if failures else None
+            return name, routes[name](request), describe_error(failures["dynamo"]) if failures else None
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
@@ -221,7 +233,8 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
             for path in request.output.parent.iterdir():
                 path.unlink()
             if name != names[-1]:
-                _LOG.warning("dynamo could not export the model (%s); trying TorchScript", first_line(error))
+                reason = describe_error(innermost(error))
+                _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
     raise _failed(failures) from next(iter(failures.values()))
 
 
@@ -247,23 +260,14 @@ def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResu
         except Exception as error:
             raise ExportError(
                 f"'{request.destination}' was written, but torch alone could not export the model to compare with "
-                f"({first_line(error)})"
+                f"({describe_error(innermost(error))})"
             ) from error
         return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
-def first_line(error: BaseException) -> str:
-    """Say in one line why torch failed: the innermost cause, which is the one that says something."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-    count = next((n for n, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
-    return f"{type(error).__name__}: {' '.join(lines[:count])}"
-
-
 def _failed(failures: Mapping[str, Exception]) -> ExportError:
     """Make one error of what each route said."""
-    causes = "; ".join(f"{name}: {first_line(error)}" for name, error in failures.items())
+    causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
     if len(failures) == 1:
         remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"

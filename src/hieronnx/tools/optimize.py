@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 from hieronnx.errors import ExportError, check_known, require
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.adapters.running import data_name, has_external_data, run_tool, save_model
 from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.running import calling, data_name, has_external_data, run_tool, save_model
 
 Optimizer: TypeAlias = Literal["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]
 
@@ -81,14 +81,16 @@ def _optimize_with_runtime(level: str, source: Path, target: Path) -> None:
         key = "session.optimized_model_external_initializers"
         options.add_session_config_entry(f"{key}_file_name", data_name(target))
         options.add_session_config_entry(f"{key}_min_size_in_bytes", str(SMALL_TENSOR_BYTES))
-    ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
+    with calling(f"ort-{level}"):
+        ort.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
 
 
 def _simplify(source: Path, target: Path, **options: Any) -> None:
     require("onnxsim", "optimizers")
     import onnxsim
 
-    simplified, checked = onnxsim.simplify(str(source), **options)
+    with calling("onnxsim"):
+        simplified, checked = onnxsim.simplify(str(source), **options)
     if not checked:
         raise ExportError("onnxsim's own check found that its result differs from the model; use another tool")
     save_model(simplified, target, external=has_external_data(source))
@@ -98,7 +100,8 @@ def _slim(source: Path, target: Path, **options: Any) -> None:
     require("onnxslim", "optimizers")
     import onnxslim
 
-    slimmed = onnxslim.slim(str(source), **options)
+    with calling("onnxslim"):
+        slimmed = onnxslim.slim(str(source), **options)
     if slimmed is None:
         raise ExportError("onnxslim's own check found that its result differs from the model; use another tool")
     # Not by onnxslim itself: before it writes external data it deletes a file of that name from the current folder.
@@ -110,7 +113,8 @@ def _optimize_with_onnxscript(source: Path, target: Path, **options: Any) -> Non
     import onnx_ir as ir
     from onnxscript import optimizer, rewriter
 
-    model = rewriter.rewrite(optimizer.optimize(ir.load(source), **options))
+    with calling("onnxscript"):
+        model = rewriter.rewrite(optimizer.optimize(ir.load(source), **options))
     external = data_name(target) if has_external_data(source) else None
     ir.save(model, target, external_data=external, size_threshold_bytes=SMALL_TENSOR_BYTES)
 

@@ -14,9 +14,16 @@ from hieronnx.errors import InputError, check_known, list_some, require
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.tools.adapters.calibration import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
-from hieronnx.tools.adapters.running import copy_for_tool, copy_permissions, data_name, has_external_data, run_tool
+from hieronnx.runtime.inputs import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
 from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.running import (
+    calling,
+    copy_for_tool,
+    copy_permissions,
+    data_name,
+    has_external_data,
+    run_tool,
+)
 
 Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 
@@ -110,7 +117,8 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     external, chosen = has_external_data(source), set(excluded)
     gemms = (node.name for node in read_skeleton(source).graph.node if node.op_type == "Gemm")
     names = [*excluded, *(f"{name}_MatMul" for name in gemms if name in chosen)]
-    quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
+    with calling("'dynamic'"):
+        quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
     copy_permissions(target)
 
 
@@ -131,7 +139,10 @@ def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: lis
             return dict(given) if (given := next(remaining, None)) is not None else None
 
     external = has_external_data(source)
-    quantize_static(source, target, Reader(), nodes_to_exclude=excluded, use_external_data_format=external, **options)
+    with calling("'static'"):
+        quantize_static(
+            source, target, Reader(), nodes_to_exclude=excluded, use_external_data_format=external, **options
+        )
     _restore_inputs(source, target, excluded)
     copy_permissions(target)
 
@@ -181,7 +192,8 @@ def _convert_to_half(source: Path, target: Path, excluded: list[str], feeds: lis
     if feeds:
         raise InputError("conversion to half precision takes no calibration inputs")
     # As a string: of any other path it would take the model for one in memory.
-    converted = convert_float_to_float16(str(source), node_block_list=excluded, **options)
+    with calling("'fp16'"):
+        converted = convert_float_to_float16(str(source), node_block_list=excluded, **options)
     _restore_weights(source, converted.graph)
     _join_casts(converted.graph)
     model = ir.serde.deserialize_model(converted)

@@ -19,7 +19,7 @@ import hieronnx
 from hieronnx import HieronnxError, load
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import BoundTensor, CallId
-from hieronnx.tools.adapters.calibration import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.carry import CarryResult, carry
 from hieronnx.tools.carry.carrying import transfer
 from hieronnx.tools.carry.pair import open_pair

@@ -19,11 +19,12 @@ from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, arra
 from hieronnx.attribute.weight_index import is_distinctive
 from hieronnx.capture.eager import untouched
 from hieronnx.capture.private_torch import pytree
-from hieronnx.errors import HieronnxError, InputError
+from hieronnx.errors import HieronnxError, InputError, describe_error
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
-from hieronnx.runtime.sessions import Array, FileInput, open_runner
+from hieronnx.runtime.inputs import FileInput
+from hieronnx.runtime.sessions import Array, open_runner
 
 _CHOICES = 64
 _FEW = 4
@@ -89,9 +90,8 @@ def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
         with untouched(model, args, kwargs) as (args, kwargs):
             outputs = model(*args, **kwargs)
     except Exception as error:
-        lines = str(error).strip().splitlines() or ["no message"]
         raise InputError(
-            f"the model cannot be run on these inputs ({type(error).__name__}: {lines[0]}); give others, or use the "
+            f"the model cannot be run on these inputs ({describe_error(error)}); give others, or use the "
             "strategy usage_based, which runs nothing"
         ) from error
     tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor))
@@ -230,7 +230,7 @@ def _fits(wanted: FileInput, array: Array) -> bool:
     if wanted.shape is None:
         return True
     sizes = zip(wanted.shape, array.shape, strict=False)
-    return len(wanted.shape) == array.ndim and all(size in (None, actual) for size, actual in sizes)
+    return len(wanted.shape) == array.ndim and all(size == n for size, n in sizes if isinstance(size, int))
 
 
 def _feed(inputs: Sequence[FileInput], positions: Mapping[str, int], arguments: Arguments) -> dict[str, Array]:

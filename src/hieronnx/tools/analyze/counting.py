@@ -302,8 +302,8 @@ def _make_lines(
     """Yield the lines in the order of a tree."""
     hierarchy = rows.hierarchy
     own, total = _group_nodes(rows, nodes)
-    has_sidecar = bool(hierarchy.model)  # only a sidecar counts parameters; it always describes the file too
-    by_call = _group_by_call(initializers, hierarchy) if has_sidecar else {}
+    counted = hierarchy.has_parameter_counts
+    by_call = _group_by_call(initializers, hierarchy) if counted else {}
     seen: set[str] = set()
     for call_id, parent, level in _arrange(rows):
         call, module = hierarchy.call_by_id[call_id], hierarchy.modules[call_id.module]
@@ -316,9 +316,9 @@ def _make_lines(
             level=level,
             own=_tally(own[call_id]),
             total=_tally(total[call_id]),
-            parameters=module.parameter_count if has_sidecar else None,
-            parameter_bytes=sum(item.bytes for item in mine if item.parameter) if has_sidecar else None,
-            other_bytes=sum(item.bytes for item in mine if not item.parameter) if has_sidecar else None,
+            parameters=module.parameter_count if counted else None,
+            parameter_bytes=sum(item.bytes for item in mine if item.parameter) if counted else None,
+            other_bytes=sum(item.bytes for item in mine if not item.parameter) if counted else None,
             repeated=call_id.module in seen,
         )
         seen.add(call_id.module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,8 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.match.by_value import pair_by_fingerprints
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
-from hieronnx.runtime.sessions import Array, FileInput, Runner, open_runner
-from hieronnx.tools.adapters.calibration import GraphInput, draw_feeds
+from hieronnx.runtime.inputs import FileInput, draw_feeds
+from hieronnx.runtime.sessions import Array, Runner, open_runner
 
 _DYNAMIC_SIZES = (4, 2, 1)
 
@@ -93,8 +93,8 @@ def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> M
             raise HieronnxError(f"there is no array for the input '{missing[0]}'; give one for each input")
         return inputs
     failure: HieronnxError | None = None
-    for size in _DYNAMIC_SIZES if any(None in (item.shape or ()) for item in a.inputs) else _DYNAMIC_SIZES[:1]:
-        feeds = _draw_inputs(a.inputs, size)
+    for size in _DYNAMIC_SIZES if any(item.is_dynamic for item in a.inputs) else _DYNAMIC_SIZES[:1]:
+        (feeds,) = draw_feeds(a.inputs, 1, dynamic_size=size)
         try:
             a.run(feeds)
             b.run(_fit(b.inputs, a.inputs, feeds))
@@ -103,16 +103,6 @@ def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> M
         else:
             return feeds
     raise HieronnxError(f"{failure}; give inputs of your own, an array for each") from failure
-
-
-def _draw_inputs(inputs: Iterable[FileInput], dynamic_size: int) -> Mapping[str, Array]:
-    wanted = []
-    for item in inputs:
-        if item.dtype is None:
-            raise HieronnxError(f"the input '{item.name}' is not a tensor of numbers; it cannot be drawn at random")
-        shape = tuple(dynamic_size if size is None else size for size in item.shape or ())
-        wanted.append(GraphInput(item.name, item.dtype, shape))
-    return draw_feeds(wanted, 1)[0]
 
 
 def _fit(wanted: Sequence[FileInput], given: Sequence[FileInput], feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -9,13 +9,12 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
+from hieronnx.files.metadata import PREFIX
 from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import walk_bodies
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
-
-_OURS = "hieronnx."
 
 
 class ValueTypes:
@@ -116,7 +115,7 @@ def _make_model(source: Source) -> onnx.ModelProto:
         producer_name=whole.producer_name,
         producer_version=whole.producer_version,
         domain=whole.domain,
-        metadata_props={key: value for key, value in whole.metadata_props.items() if not key.startswith(_OURS)},
+        metadata_props={key: value for key, value in whole.metadata_props.items() if not key.startswith(PREFIX)},
     )
     return ir.serde.serialize_model(empty)
 

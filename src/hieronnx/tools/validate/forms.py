@@ -17,7 +17,7 @@ from msgspec import inspect
 from hieronnx.errors import InputError
 from hieronnx.files.claims import RESTORE, Claim, Finding, call_place, check_claim, node_place
 from hieronnx.files.document import CallEntry, Document, describe_file, read_document
-from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, read_metadata
+from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, PREFIX, read_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
@@ -118,7 +118,7 @@ def read_embedded_form(model: ir.Model) -> Form | None:
     if claim is not None:
         keys = [key for key in model.metadata_props if key not in MODEL_KEYS]
         keys += (key for _, node in walk_nodes(model) for key in node.metadata_props if key not in NODE_KEYS)
-        findings += _report_unknown("metadata", (key for key in keys if key.startswith("hieronnx.")))
+        findings += _report_unknown("metadata", (key for key in keys if key.startswith(PREFIX)))
     return _make_form(claim, True, findings) if claim or findings else None
 
 
@@ -190,8 +190,10 @@ def _explain_tag(
 ) -> str:
     """Say what is wrong with a call's tag; nothing if it is right."""
     parent = None if call.parent is None else hierarchy.call_by_id[call.parent]
+    qualified = hierarchy.modules[call.id.module].qualified_class
+    name, belongs = qualified.rpartition(".")[2], hierarchy.policy.belongs(qualified)
     if parent is not None and call.tag == parent.tag:  # no tag of its own
-        return ""
+        return f"it has no tag of its own, and the tag policy ('torch_nn') gives one to '{name}'" * belongs
     own, above = segments.get(call.tag), () if parent is None else segments.get(parent.tag)
     if own is None:
         return f"'{call.tag}' is not a tag; one looks like /Model/Encoder/Layer.0"
@@ -199,13 +201,17 @@ def _explain_tag(
         return f"its tag '{call.tag}' is that of call '{holders[call.tag]}' too"
     if above is not None and own[:-1] != above:
         return f"its tag '{call.tag}' is not one step below '{parent.tag if parent else ''}', the tag of its parent"
-    name = hierarchy.modules[call.id.module].qualified_class.rpartition(".")[2]
+    if parent is not None and not belongs:
+        return f"it has a tag of its own, and the tag policy ('torch_nn') gives none to '{name}'"
     return "" if own[-1].class_name == name else f"its tag '{call.tag}' does not name its class '{name}'"
 
 
 def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:
     """Check that both forms say the same: the same call tree, and the same of every node that both have."""
     findings = _compare_calls(sidecar, embedded)
+    if None not in (sidecar.policy, embedded.policy) and sidecar.policy != embedded.policy:
+        message = "the tag policy is another in the sidecar than in the metadata"
+        findings.append(Finding("agreement", "error", "torch_nn", message, _CHOOSE))
     by_key = {node.key: node for node in embedded.nodes}
     for node in sidecar.nodes:
         other = by_key.get(node.key, node)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.claims import Finding
+from hieronnx.files.metadata import PREFIX
 from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
@@ -198,6 +199,6 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
 
 
 def _without_hierarchy(model: ir.Model) -> ir.Model:
-    props = {key: value for key, value in model.metadata_props.items() if not key.startswith("hieronnx.")}
+    props = {key: value for key, value in model.metadata_props.items() if not key.startswith(PREFIX)}
     functions = list(model.functions.values())
     return ir.Model(model.graph, ir_version=model.ir_version, functions=functions, metadata_props=props)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import ExportError, HieronnxError, writing
+from hieronnx.errors import ExportError, describe_error, writing
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.files.staging import staging
 from hieronnx.files.wire import find_locations, read_locations
@@ -52,19 +52,24 @@ def run_tool(
     check_output(destination, list_own_files(model))
     with _working_folder(model, destination) as (source, made):
         report(f"running {tool}")
-        try:
-            notes = tuple(run(source, made, hierarchy))
-        except (HieronnxError, MemoryError):
-            raise
-        except Exception as error:  # whatever a tool raises
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no message"]
-            raise ExportError(
-                f"{tool} could not transform the model ({type(error).__name__}: {lines[0]}); "
-                "--debug shows all that it said; another tool or another opset may work"
-            ) from error
+        notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
         result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *notes))
+
+
+@contextmanager
+def calling(tool: str) -> Iterator[None]:
+    """Turn whatever a tool raises into one of our errors; for the call of the tool alone."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ExportError(
+            f"{tool} could not transform the model ({describe_error(error)}); "
+            "--debug shows all that it said; another tool or another opset may work"
+        ) from error
 
 
 @contextmanager

@@ -1,1 +1,0 @@
-"""Running the tools of others: a folder and files to work in, and calibration inputs."""

@@ -1,0 +1,42 @@
+"""Finding arrays by their values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+from hieronnx.attribute.weight_index import Array, WeightIndex
+
+
+def index_of(*arrays: Array) -> WeightIndex:
+    index = WeightIndex()
+    for number, array in enumerate(arrays):
+        index.add((f"w{number}",), array)
+    return index
+
+
+def draw(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("rounding", [np.float16, bfloat16])
+@pytest.mark.parametrize("shape", [(8,), (48,), (6, 8)])
+def test_a_rounded_array_is_found_in_either_direction(rounding: np.typing.DTypeLike, shape: tuple[int, ...]) -> None:
+    array = draw(*shape)
+    rounded = array.astype(rounding).astype(np.float32 if rounding is bfloat16 else rounding)
+    for known, wanted in ((array, rounded), (rounded, array)):
+        holding = index_of(draw(*shape, seed=1), known).find(wanted)
+        assert holding is not None
+        assert holding.parameters == ("w1",)
+
+
+def test_what_is_near_an_array_of_few_values_is_not_that_array_rounded() -> None:
+    ones = np.ones(32, np.float32)
+    assert index_of(ones).find(ones + draw(32) / 1000) is None
+    assert index_of(ones + draw(32) / 1000).find(ones) is None
+
+
+def test_an_array_near_another_that_no_rounding_made_is_another() -> None:
+    array = draw(32)
+    assert index_of(array).find(array * np.float32(1.001)) is None

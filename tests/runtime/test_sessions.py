@@ -195,7 +195,7 @@ def test_inputs_are_described_without_the_weights_among_them() -> None:
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     with open_runner(open_model(model)) as runner:
         (given,) = runner.inputs
-    assert (given.name, given.dtype, given.shape) == ("x", np.dtype(np.float32), (None,))
+    assert (given.name, given.dtype, given.shape) == ("x", np.dtype(np.float32), ("n",))
 
 
 def test_a_file_that_cannot_run_is_one_clear_error() -> None:

@@ -12,12 +12,14 @@ import click
 from hieronnx._version import __version__
 from hieronnx.cli.analyze import analyze_command
 from hieronnx.cli.annotate import annotate_command
-from hieronnx.cli.carry import carry_command, optimize_command, quantize_command
+from hieronnx.cli.carry import carry_command
 from hieronnx.cli.compare import compare_command
 from hieronnx.cli.console import Commands, quiet_readers
 from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
+from hieronnx.cli.optimize import optimize_command
+from hieronnx.cli.quantize import quantize_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 

@@ -125,7 +125,7 @@ def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
         return None, [Finding("metadata", "error", "metadata", message, _CARRY)]
     nodes, tags, findings = _read_nodes(model)
     calls = tuple(CallEntry(*row[:5], *tensors) for row, tensors in zip(rows, passed, strict=True))
-    modules = {row[0]: name_module(row[0], row[5]) for row in rows}
+    modules = {row[0]: make_module(row[0], row[5]) for row in rows}
     return Claim("metadata", modules, calls, nodes, tags, policy=policy), findings
 
 
@@ -162,7 +162,7 @@ def _decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]
     return [(bind(received), bind(returned)) for received, returned in table.calls]
 
 
-def name_module(path: str, qualified: str) -> Module:
+def make_module(path: str, qualified: str) -> Module:
     """Make the module of which only path and class are known."""
     depth = path.count(".") + 1 if path else 0
     return Module(path, qualified.rpartition(".")[2], qualified, (), {}, (), (), None, (), depth)

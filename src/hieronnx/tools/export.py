@@ -225,7 +225,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), describe_error(failures["dynamo"]) if failures else None
+            return name, routes[name](request), describe_error(innermost(failures["dynamo"])) if failures else None
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:

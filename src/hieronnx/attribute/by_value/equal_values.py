@@ -179,7 +179,7 @@ class Origins:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class ValueMatch:
     """The operations whose work a node does, and how that is known."""
 
     ops: tuple[int, ...]
@@ -211,7 +211,7 @@ class Projection:
         self.view, self.trace, self.classes, self.varying = view, trace, classes, varying
         self.origins = Origins(trace, classes)
         self.seen = {tensor: values[0] for tensor, values in prints.items()}
-        self.matches: list[Match | None] = [None] * len(view.nodes)
+        self.matches: list[ValueMatch | None] = [None] * len(view.nodes)
         self.done: set[int] = set()
         self.above: dict[int, int] = {}
         self.computed: dict[int, list[int]] = defaultdict(list)
@@ -273,7 +273,7 @@ class Projection:
                     pending.append(producer)
         return sorted(region)
 
-    def attribute(self, match: Match, tree: CallTree) -> Attribution:
+    def attribute(self, match: ValueMatch, tree: CallTree) -> Attribution:
         """Return what a match says of its node."""
         evidence = "near" if self.classes.near and match.evidence == "value" else match.evidence
         if match.merged:

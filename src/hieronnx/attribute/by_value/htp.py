@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from hieronnx.attribute.by_value.equal_values import Classes, Projection, classify
 from hieronnx.attribute.by_value.file_run import record_file
-from hieronnx.attribute.by_value.matching import Filler, Matcher
+from hieronnx.attribute.by_value.matching import Filler, ValueMatcher
 from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
@@ -46,7 +46,7 @@ def attribute_htp(request: Request) -> Projected:
     trace, prints, classes = _compare(trace, prints, view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
     projection = Projection(view, trace, classes, prints, varying)
-    Matcher(projection).run()
+    ValueMatcher(projection).run()
     Filler(projection).run()
     nodes = [None if match is None else projection.attribute(match, tree) for match in projection.matches]
     contradictions = (*_add_parameters(request, nodes, projection, tree), *_add_names(view, nodes, trace, tree))

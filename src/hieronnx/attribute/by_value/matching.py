@@ -1,8 +1,8 @@
 """Matching nodes with operations: whose operation made what a node makes.
 
-`Matcher` goes by value. A node that computes belongs to the operation that made its values; where several did, to the
-one that reads what the node reads, and from which those who read the node have them. A node that only moves values (a
-reshape, a transpose) belongs to the operation that moved them in the same way, on the way from who made them to who
+`ValueMatcher` goes by value. A node that computes belongs to the operation that made its values; where several did, to
+the one that reads what the node reads, and from which those who read the node have them. A node that only moves values
+(a reshape, a transpose) belongs to the operation that moved them in the same way, on the way from who made them to who
 reads them.
 
     eager op, by call                    value     ONNX node                     matched
@@ -29,14 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from hieronnx.attribute.by_value.equal_values import Match, Projection
+from hieronnx.attribute.by_value.equal_values import Projection, ValueMatch
 from hieronnx.graph.operators import COPY_OPS
 
 _CONTROL_FLOW = frozenset({"cond", "while_loop", "scan", "map_impl"})
 _MANY = 64
 
 
-class Matcher:
+class ValueMatcher:
     """Walks the nodes of a file in order, and finds the operations whose work each does."""
 
     def __init__(self, projection: Projection) -> None:
@@ -56,17 +56,17 @@ class Matcher:
             if len({self._projection.scopes(option.ops) for option in options}) > 1:
                 ops = tuple(dict.fromkeys(op for option in options for op in option.ops))
                 sure = all(option.evidence == "value" for option in options)
-                options = [Match(ops, "value" if sure else "near")]
+                options = [ValueMatch(ops, "value" if sure else "near")]
             if options:
                 self._projection.matches[index] = options[0]
 
-    def _find_control_flow(self, _: int, tensor: int) -> Match | None:
+    def _find_control_flow(self, _: int, tensor: int) -> ValueMatch | None:
         value_class = self._projection.class_of(tensor)
         values = self._classes.members[value_class] if value_class is not None else ()
         ops = [op for op in self._projection.producers(values) if self._trace.ops[op].op in _CONTROL_FLOW]
-        return Match(tuple(ops[:1]), "value") if len(self._projection.scopes(ops)) == 1 else None
+        return ValueMatch(tuple(ops[:1]), "value") if len(self._projection.scopes(ops)) == 1 else None
 
-    def _find(self, index: int, tensor: int) -> Match | None:
+    def _find(self, index: int, tensor: int) -> ValueMatch | None:
         classes = self._classes.of_tensor.get(tensor, ())
         if len(classes) > 1:
             return self._find_repeated(classes)
@@ -78,21 +78,21 @@ class Matcher:
         moved = tensor in self._projection.above
         return self._find_move(index, tensor, value_class) if moved else self._find_make(index, tensor, value_class)
 
-    def _find_repeated(self, classes: Sequence[int | None]) -> Match | None:
+    def _find_repeated(self, classes: Sequence[int | None]) -> ValueMatch | None:
         """Find who made the values of a node that runs again and again: each time another call."""
         distinctive = [c for c in classes if c is not None and self._classes.distinctive[c]]
         firsts = [self._projection.producers(self._origins.makers[c])[:1] for c in distinctive]
         ops = tuple(dict.fromkeys(op for first in firsts for op in first))
-        return Match(ops, "value", merged=True) if ops else None
+        return ValueMatch(ops, "value", merged=True) if ops else None
 
-    def _find_low_information(self, index: int, value_class: int) -> Match | None:
+    def _find_low_information(self, index: int, value_class: int) -> ValueMatch | None:
         """Find who made values that say too little by themselves: from what they were made."""
         read = self._view.nodes[index].reads_values
         values = {value for tensor in read for value in self._list_values(tensor, value_class)}
         readers = {op for value in values for op in self._trace.readers.get(value, ())}
         of_value = self._classes.of_value
         ops = sorted(op for op in readers if any(of_value.get(v) == value_class for v in self._trace.ops[op].gives))
-        return Match(tuple(ops), "near") if len(self._projection.scopes(ops)) == 1 else None
+        return ValueMatch(tuple(ops), "near") if len(self._projection.scopes(ops)) == 1 else None
 
     def _list_values(self, tensor: int, value_class: int) -> Iterable[int]:
         """List the values that a tensor may be, if others were made from them; else what its node gives."""
@@ -105,7 +105,7 @@ class Matcher:
 
     # -- nodes that compute ---------------------------------------------------------------------------------
 
-    def _find_make(self, index: int, tensor: int, value_class: int) -> Match | None:
+    def _find_make(self, index: int, tensor: int, value_class: int) -> ValueMatch | None:
         makers = [value for value in self._origins.makers[value_class] if value in self._trace.producers]
         makers = self._reordered(tensor, value_class, makers) or makers
         if not makers:
@@ -122,12 +122,12 @@ class Matcher:
         self._homes[tensor] = tuple(v for v in makers if self._trace.ops[self._trace.producers[v]].scope in scopes)
         return match
 
-    def _decide(self, value_class: int, ops: tuple[int, ...]) -> Match:
+    def _decide(self, value_class: int, ops: tuple[int, ...]) -> ValueMatch:
         if len(self._projection.scopes(ops)) == 1:
-            return Match(ops[:1], "value")
+            return ValueMatch(ops[:1], "value")
         if len(self._projection.computed[value_class]) == 1:  # computed several times, in the file once
-            return Match(ops, "value", merged=True, options=ops)
-        return Match(ops, "near", options=ops)
+            return ValueMatch(ops, "value", merged=True, options=ops)
+        return ValueMatch(ops, "near", options=ops)
 
     def _reordered(self, tensor: int, value_class: int, makers: Sequence[int]) -> list[int]:
         """Return the values that are numbers computed before, put into this order by an operation of its own."""
@@ -150,7 +150,7 @@ class Matcher:
 
     # -- nodes that move ------------------------------------------------------------------------------------
 
-    def _find_move(self, index: int, tensor: int, value_class: int) -> Match | None:
+    def _find_move(self, index: int, tensor: int, value_class: int) -> ValueMatch | None:
         source, same = self._projection.above[tensor], self._projection.same
         prints, before = self._tensors[tensor], self._tensors[source]
         idle, same_kind = same(prints, before), prints[0].kind == before[0].kind
@@ -164,10 +164,10 @@ class Matcher:
         self._moved[tensor] = tuple(values)
         ops = self._projection.producers(values)
         if len(self._projection.scopes(ops)) == 1:
-            return Match(self._passed(values[0], source, value_class), "near" if idle and same_kind else "value")
+            return ValueMatch(self._passed(values[0], source, value_class), "near" if idle and same_kind else "value")
         # Each may have moved the same for itself, of which the file may have kept one.
         kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[value_class])
-        return Match(ops, "value", merged=True) if kept == 1 else Match(ops, "near", options=ops)
+        return ValueMatch(ops, "value", merged=True) if kept == 1 else ValueMatch(ops, "near", options=ops)
 
     def _on_the_way(self, values: list[int], tensor: int, source: int, value_class: int) -> list[int]:
         """Keep the values that lie between who made them and who reads them, as the tensor does."""
@@ -227,7 +227,7 @@ class Filler:
         gaps = (index for index, match in enumerate(self._projection.matches) if match is None)
         return [index for index in gaps if not self._nodes[index].bodies and self._computes[index] == computes]
 
-    def _list_matches(self, nodes: Iterable[int]) -> list[Match]:
+    def _list_matches(self, nodes: Iterable[int]) -> list[ValueMatch]:
         return [match for node in nodes if (match := self._projection.matches[node]) is not None]
 
     def _settle_options(self) -> None:
@@ -240,7 +240,7 @@ class Filler:
             reading = {reader.ops[0] for reader in readers if len(reader.ops) == 1}
             ops = [op for op in match.options if not reading.isdisjoint(self._readers_of(op))]
             if len(self._projection.scopes(ops)) == 1:
-                self._projection.matches[index] = Match(tuple(ops[:1]), "value")
+                self._projection.matches[index] = ValueMatch(tuple(ops[:1]), "value")
 
     def _readers_of(self, op: int) -> set[int]:
         """Return the operations that read what an operation made, also through those that only move it."""
@@ -261,7 +261,7 @@ class Filler:
             if self._projection.matches[index] is None and not self._nodes[index].bodies:
                 ops = sorted({op for t in self._nodes[index].makes for op in self._made_for_readers(t)})
                 if ops:
-                    self._projection.matches[index] = Match(tuple(ops), "near", merged=True)
+                    self._projection.matches[index] = ValueMatch(tuple(ops), "near", merged=True)
 
     def _made_for_readers(self, tensor: int) -> Iterator[int]:
         value_class = self._projection.class_of(tensor)
@@ -294,33 +294,33 @@ class Filler:
             gathered[node] = frozenset(sorted(ops)[:_MANY])
         return gathered
 
-    def _find_between(self, node: int, after: frozenset[int], before: frozenset[int]) -> Match | None:
+    def _find_between(self, node: int, after: frozenset[int], before: frozenset[int]) -> ValueMatch | None:
         if not after:
             return None
         scopes = self._projection.scopes
         region = self._projection.region(sorted(after))
         rest, one_call = [op for op in region if op not in after], len(scopes(region)) == 1
         if rest:
-            return Match(tuple(rest), "value" if one_call else "near", "between")
+            return ValueMatch(tuple(rest), "value" if one_call else "near", "between")
         moves = all(tensor in self._projection.above for tensor in self._nodes[node].makes)
         if one_call and (not moves or scopes(before) == scopes(region)):
-            return Match((min(after),), "value", "between")
+            return ValueMatch((min(after),), "value", "between")
         if self._does_nothing(node):
             return self._find_served(node, after, before)
-        return Match(tuple(sorted(after)), "dataflow", "consumers") if one_call or not moves else None
+        return ValueMatch(tuple(sorted(after)), "dataflow", "consumers") if one_call or not moves else None
 
     def _does_nothing(self, node: int) -> bool:
         above, seen, same = self._projection.above, self._projection.seen, self._projection.same
         return all(tensor in above and same(seen[tensor], seen[above[tensor]]) for tensor in self._nodes[node].makes)
 
-    def _find_served(self, node: int, after: frozenset[int], before: frozenset[int]) -> Match | None:
+    def _find_served(self, node: int, after: frozenset[int], before: frozenset[int]) -> ValueMatch | None:
         """Find whom a node serves that does nothing: those it leads to, or who made it; a cast may be of either."""
         gaps = [reader for reader in self._projection.readers(node) if self._projection.matches[reader] is None]
         if any(not self._does_nothing(reader) for reader in gaps):
-            return Match(tuple(sorted(after)), "dataflow", "consumers")
+            return ValueMatch(tuple(sorted(after)), "dataflow", "consumers")
         if self._nodes[node].op in COPY_OPS or len(self._projection.scopes(before)) != 1:
             return None
-        return Match(tuple(sorted(before)), "dataflow", "handed on")
+        return ValueMatch(tuple(sorted(before)), "dataflow", "handed on")
 
     def _fill_by_readers(self) -> None:
         """Give constants to who reads them; one that is written down and that several read, to the first of them."""
@@ -333,4 +333,4 @@ class Filler:
             decided = all(match.merged or len(scopes(match.ops)) == 1 for match in matches)
             ops = tuple(dict.fromkeys(op for match in matches for op in match.ops[: 1 if match.merged else None]))
             if not self._nodes[index].reads or len(scopes(ops)) == 1:
-                self._projection.matches[index] = Match(ops, "dataflow", "consumers", merged=decided)
+                self._projection.matches[index] = ValueMatch(ops, "dataflow", "consumers", merged=decided)

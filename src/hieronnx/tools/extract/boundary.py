@@ -19,7 +19,7 @@ from hieronnx.tools.extract.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class CallIO:
+class CallTensors:
     """The tensors that a call received and returned, in order, each with the names that it had there.
 
     Attributes:
@@ -35,7 +35,7 @@ class CallIO:
     recorded: bool
 
 
-def read_io(source: Source, call_id: CallId) -> CallIO:
+def read_io(source: Source, call_id: CallId) -> CallTensors:
     """Read what a call received and returned, by the tensors that the file still has."""
     call = source.hierarchy.call_by_id[call_id]
 
@@ -47,7 +47,7 @@ def read_io(source: Source, call_id: CallId) -> CallIO:
         return names
 
     received, returned = name_tensors(call.received), name_tensors(call.returned)
-    return CallIO(
+    return CallTensors(
         received={tensor: names for tensor, names in received.items() if tensor is not None},
         returned={tensor: names for tensor, names in returned.items() if tensor is not None},
         lost=received.get(None, ()),

@@ -17,7 +17,7 @@ from hieronnx.graph.operators import SIZE_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Module
-from hieronnx.tools.extract.boundary import CallIO, find_inputs, find_outputs, name_equals, read_io
+from hieronnx.tools.extract.boundary import CallTensors, find_inputs, find_outputs, name_equals, read_io
 from hieronnx.tools.extract.source import Source
 
 
@@ -48,7 +48,7 @@ class Part:
     outputs: tuple[int, ...]
     initializers: tuple[int, ...]
     sizes: tuple[int, ...]
-    io: CallIO
+    io: CallTensors
     arguments: Mapping[int, tuple[str, ...]]
     places: Mapping[int, tuple[str, ...]]
     retaken: Mapping[int, tuple[int, int]]

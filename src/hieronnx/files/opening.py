@@ -17,6 +17,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
+from hieronnx.files.external import check_data
 from hieronnx.files.metadata import CALLS_KEY, read_metadata, were_scopes_dropped
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike
@@ -103,7 +104,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
     """Return the model as onnx-ir, with weights in external files left where they are.
 
     Raises:
-        HieronnxError: If the file is missing or is not an ONNX model.
+        HieronnxError: If the file is missing or is not an ONNX model, or its data is missing.
     """
     if isinstance(model, ir.Model):
         return model
@@ -113,6 +114,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
         with reading_graph("the model"):
             return ir.serde.deserialize_model(model)
     path = require_file(Path(model))
+    check_data(path)
     try:
         with reading_graph(f"'{path}'"):
             loaded = ir.load(path)

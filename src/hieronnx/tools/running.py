@@ -16,8 +16,9 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import ExportError, describe_error, writing
+from hieronnx.files.external import check_data, find_data_file
 from hieronnx.files.opening import open_model, require_hierarchy
-from hieronnx.files.staging import staging
+from hieronnx.files.staging import data_name, staging
 from hieronnx.files.wire import find_locations, read_locations
 from hieronnx.files.writing import check_output, list_own_files
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
@@ -51,6 +52,7 @@ def run_tool(
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     check_output(destination, list_own_files(model))
     with _working_folder(model, destination) as (source, made):
+        check_data(source)
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
@@ -98,11 +100,6 @@ def has_external_data(source: Path) -> bool:
     return source.stat().st_size > _LARGE or bool(read_locations(source))
 
 
-def data_name(path: Path) -> str:
-    """Return the name of the file for a model's weights."""
-    return f"{path.name}.data"
-
-
 def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
     """Save what a tool made."""
     location = data_name(path) if external else None
@@ -135,7 +132,7 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     for location in sorted(find_locations(model)):
         target = folder / location
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source.parent / location, target)  # onnx refuses links
+        shutil.copyfile(find_data_file(source, location).path, target)  # onnx refuses links
     initializers = {tensor.name for tensor in model.graph.initializer}
     declared = [value for value in model.graph.value_info if value.name not in initializers]
     del model.graph.value_info[:]

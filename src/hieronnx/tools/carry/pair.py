@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.weights import read_external
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -54,15 +53,8 @@ def _content_key(opened: OpenedModel, tensor: ir.TensorProtocol | None, name: st
         return "named", name
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
-    path = Path(tensor.path) if opened.path is None else opened.path.parent / os.fspath(tensor.location)
-    try:
-        with path.open("rb") as file:
-            file.seek(tensor.offset or 0)
-            content = file.read(tensor.nbytes)
-    except (OSError, ValueError):
-        return "named", name
-    is_whole = len(content) == tensor.nbytes
-    return (tensor.dtype, tuple(tensor.shape.numpy()), content) if is_whole else ("named", name)
+    content = read_external(opened, tensor)
+    return ("named", name) if content is None else (tensor.dtype, tuple(tensor.shape.numpy()), content)
 
 
 # -- by value ---------------------------------------------------------------------------------------------

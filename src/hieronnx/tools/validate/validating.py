@@ -111,7 +111,7 @@ def validate(
     subject = _open(model)
     findings = check_onnx(subject.skeleton, subject.left_out)
     if subject.path is not None:
-        findings += check_external_data(subject.skeleton, subject.path.parent)
+        findings += check_external_data(subject.skeleton, subject.path)
     accepted = not any(item.severity == "error" for item in findings)
     findings += _check_structure(subject, baseline, limits, accepted)
     order = sorted(set(findings), key=lambda f: (_SEVERITIES.index(f.severity), f.check, f.place, f.message))

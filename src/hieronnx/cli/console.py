@@ -110,7 +110,8 @@ def show_written(
 ) -> None:
     """Print a result and the command to try next on the file that was written, after other files."""
     words = [shlex.quote(str(path)) for path in (*others, result.path)]
-    show(result, render, as_json=as_json, after=f"next: hieronnx {command} {' '.join(words)}" if command else "")
+    following = clean_line(f"next: hieronnx {command} {' '.join(words)}") if command else ""
+    show(result, render, as_json=as_json, after=following)
 
 
 def write_report(path: Path, text: str) -> None:
@@ -164,7 +165,7 @@ def _show_stages() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     with Console(file=sys.stderr, highlight=False).status(Text("starting")) as status:
-        yield lambda stage: status.update(Text(stage))
+        yield lambda stage: status.update(Text(clean_line(stage)))
 
 
 @contextmanager

@@ -138,10 +138,8 @@ def test_the_sidecar_has_the_fields_of_the_design_and_no_others(pair: hieronnx.E
     assert document["format_version"] == FORMAT_VERSION
     assert document["generator"] == {"name": "hieronnx", "version": hieronnx.__version__}
     node = {"graph", "name", "op_type", "domain", "output", "module", "call", "tag", "tags", "origins"}
-    assert all(
-        node | {"evidence", "confidence"} <= set(entry) <= node | {"evidence", "confidence", "rule"}
-        for entry in document["nodes"]
-    )
+    node |= {"evidence", "confidence", "consumers"}
+    assert all(node <= set(entry) <= node | {"rule"} for entry in document["nodes"])
 
 
 def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResult) -> None:
@@ -168,7 +166,12 @@ def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResul
         "children": [],
         "depth": 1,
         "tag": "/Pair/Scale",
+        "child_classes": {},
+        "expected_tag": "/Pair/Scale",
     }
+    root = document["modules"][""]
+    assert root["child_classes"] == {"scale": f"{Scale.__module__}.Scale", "unused": "torch.nn.modules.linear.Linear"}
+    assert document["modules"]["unused"]["expected_tag"] == "/Pair"  # the policy gives it no tag of its own
 
 
 def test_calls_of_a_small_model_have_what_they_received_and_returned(pair: hieronnx.ExportResult) -> None:
@@ -393,7 +396,7 @@ def test_a_file_whose_nodes_all_lost_their_metadata_has_no_hierarchy(
     for node in proto.graph.node:
         del node.metadata_props[:]
     onnx.save(proto, path)
-    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "'hieronnx carry' puts it back")
+    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "with 'hieronnx carry'")
     assert (open_model(path).hierarchy, open_model(proto).hierarchy) == (None, None)
     with pytest.raises(HieronnxError, match="the model has no hierarchy: its metadata has calls, but no node"):
         hieronnx.extract(proto, "scale")

@@ -14,7 +14,14 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.wire import TENSOR_NAME, TENSOR_RAW_DATA, frame, locate_initializers, walk_inner_data
+from hieronnx.files.wire import (
+    TENSOR_NAME,
+    TENSOR_RAW_DATA,
+    frame,
+    locate_initializers,
+    read_locations,
+    walk_inner_data,
+)
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import body_key, first_output, node_bodies, walk_nodes
 
@@ -70,6 +77,23 @@ def _copy_in_kernel(source: BinaryIO, target: BinaryIO, offset: int, length: int
         return os.copy_file_range(source.fileno(), target.fileno(), length, offset)
     except OSError:  # not between these two file systems, or into memory
         return 0
+
+
+# -- files of weights ---------------------------------------------------------------------------------------
+
+
+def require_data(path: str | os.PathLike[str]) -> set[str]:
+    """Make sure that the weights of a model's file are there, for what needs them; return where the file has them.
+
+    Raises:
+        HieronnxError: If a file is missing.
+    """
+    locations = read_locations(path)
+    for location in sorted(locations):
+        data = Path(path).parent / location
+        if not data.is_file():
+            raise HieronnxError(f"the weights of '{os.fspath(path)}' should be in '{data}'; put the file there")
+    return locations
 
 
 # -- weights to copy ----------------------------------------------------------------------------------------

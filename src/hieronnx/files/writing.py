@@ -22,7 +22,7 @@ from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
 from hieronnx.files.staging import check_place, move_into_place, staging
-from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
+from hieronnx.files.weights import InnerWeight, Weight, external_path, require_data, walk_external_tensors
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -156,7 +156,7 @@ def _write_model(
             with open(source, "rb") as file, wire.map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
-            write_annotated(stream, _serialize(source), nodes, about)
+            write_annotated(stream, serialize(source), nodes, about)
     if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
@@ -164,8 +164,12 @@ def _write_model(
         )
 
 
-def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
-    """Serialize a model in memory."""
+def serialize(model: onnx.ModelProto | ir.Model) -> bytes:
+    """Serialize a model in memory.
+
+    Raises:
+        InputError: If it has weights in a file, or is too large.
+    """
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     if locations := wire.find_locations(proto):
         raise InputError(
@@ -273,13 +277,9 @@ def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
     """Name the files of external data after the output; by the locations that the model gives."""
     if not isinstance(source, str | os.PathLike):
         return {}
-    moved: dict[str, str] = {}
-    for number, location in enumerate(sorted(wire.read_locations(source))):
-        path = Path(source).parent / location
-        if not path.is_file():
-            raise HieronnxError(f"the weights of '{source}' should be in '{path}'; put the file there")
-        moved[location] = _data_path(output).name + (f".{number}" if number else "")
-    return moved
+    name = _data_path(output).name
+    locations = enumerate(sorted(require_data(source)))
+    return {location: name + (f".{number}" if number else "") for number, location in locations}
 
 
 def _data_of(output: Path) -> set[Path]:

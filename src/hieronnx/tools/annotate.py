@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hieronnx.errors import InputError, check_known, require
-from hieronnx.files.opening import load, open_model, sidecar_path
+from hieronnx.files.opening import find_exporter, load, open_structure, sidecar_path
+from hieronnx.files.weights import require_data
 from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -107,7 +108,9 @@ def annotate(
     from hieronnx.attribute.same_model import check_same_model, check_same_values, check_same_weights
 
     report("reading the file")
-    opened = open_model(model)
+    opened = open_structure(model)
+    if opened.path is not None:
+        require_data(opened.path)
     report(f"attributing by {strategy}")
     given = args if isinstance(args, tuple) else (args,)
     request = Request(opened, reference, given, dict(kwargs or {}))
@@ -121,8 +124,7 @@ def annotate(
     if output is not None:
         report("writing")
         path = Path(output)
-        exporter = opened.hierarchy.model.get("exporter") if opened.hierarchy is not None else None
-        write(model, hierarchy, path, exporter=exporter, embed=embed, sidecar=sidecar)
+        write(model, hierarchy, path, exporter=find_exporter(model), embed=embed, sidecar=sidecar)
         beside = sidecar_path(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
     return AnnotateResult(

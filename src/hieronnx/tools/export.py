@@ -24,7 +24,7 @@ from hieronnx.errors import (
     writing,
 )
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import load, open_model, sidecar_path
+from hieronnx.files.opening import load, open_structure, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -128,7 +128,7 @@ def export(
         view = captured.view
         del captured  # it holds the whole model
         if hierarchy is None:
-            exported = Request(open_model(staged), model, *inputs)
+            exported = Request(open_structure(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already

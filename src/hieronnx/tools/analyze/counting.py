@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, check_known, list_some
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
@@ -96,6 +97,7 @@ def analyze(
         tensors=tuple(_list_tensors(graph, hierarchy, nodes)) if tensors and hierarchy else (),
         notes=(
             *_note_absence(opened),
+            *note_torch_scopes(opened.name, None if hierarchy is None else hierarchy.strategy),
             *problems,
             *_note_functions(graph, chosen),
             *_note_fused(nodes),

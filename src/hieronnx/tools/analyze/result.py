@@ -149,7 +149,7 @@ class AnalysisResult(Result):
         notes: what could not be found out, and why.
     """
 
-    _derived: ClassVar[tuple[str, ...]] = ("calls", "attributed", "coverage")
+    _derived: ClassVar[tuple[str, ...]] = ("strategy", "calls", "attributed", "coverage")
 
     model: str
     hierarchy: Hierarchy | None
@@ -167,6 +167,11 @@ class AnalysisResult(Result):
     parameters: int | None
     tensors: tuple[TensorUse, ...]
     notes: tuple[str, ...]
+
+    @property
+    def strategy(self) -> str | None:
+        """How the nodes were attributed, as `Hierarchy.strategy` says it; None without a hierarchy."""
+        return None if self.hierarchy is None else self.hierarchy.strategy
 
     @property
     def calls(self) -> int | None:

@@ -13,10 +13,11 @@ from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scope
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError
-from hieronnx.files.opening import load, sidecar_path
+from hieronnx.files.opening import OpenedModel, load, sidecar_path
+from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
 from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Node
 from hieronnx.match.align.sequences import group
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
@@ -70,7 +71,8 @@ def carry(
     moved = transfer(pair)
     before, after = ViewedFile(pair.before, pair.a), ViewedFile(pair.after, pair.b)
     check_related(before, after, moved.carried.tensors, pair.fixed)
-    result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
+    result = _account(pair, moved)
+    result = replace(result, notes=(*result.notes, *_note_names(pair, moved)))
     if output is None:
         return result
     return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar, temporary=False)
@@ -87,7 +89,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
         )
 
 
-def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
+def carry_temporary(original: OpenedModel, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
     """Carry a hierarchy onto a temporary file that a tool just made of the model, and write that to its place.
 
     Raises:
@@ -124,7 +126,8 @@ def transfer(pair: Pair) -> Transfer:
     carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.fixed)
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
-    return Transfer(carried, replace(before, calls=calls, nodes=nodes, initializers=initializers))
+    hierarchy = replace(before, calls=calls, nodes=nodes, initializers=initializers, strategy="carried")
+    return Transfer(carried, add_consumers(hierarchy, pair.b.find_readers()))
 
 
 def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
@@ -173,6 +176,7 @@ def _account(pair: Pair, moved: Transfer) -> CarryResult:
         rewritten_by_call=_group_rewritten(rewritten),
         lost=_find_lost(pair, moved),
         by_evidence={name: evidence[name] for name in CONFIDENCE},
+        notes=tuple(note_torch_scopes(pair.before.name, pair.hierarchy.strategy)),
     )
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.opening import OpenedModel, open_model, open_structure, require_hierarchy
+from hieronnx.files.weights import require_data
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -36,13 +37,16 @@ class Pair:
     """Tensors of the graph after that hold the values of one before, where both were run to find out."""
 
 
-def open_pair(original: ModelLike, transformed: ModelLike) -> Pair:
+def open_pair(original: ModelLike | OpenedModel, transformed: ModelLike) -> Pair:
     """Open a model and what was made of it; of the weights only the smallest are read.
+
+    What is left of a hierarchy in the transformed one is not read: it is to be replaced.
 
     Raises:
         HieronnxError: If one cannot be read, or the original has no hierarchy.
     """
-    before, after = open_model(original), open_model(transformed)
+    before = original if isinstance(original, OpenedModel) else open_model(original)
+    after = open_structure(transformed)
     hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
     a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))
     return Pair(before, after, hierarchy, a, b)
@@ -78,6 +82,9 @@ def run_pair(pair: Pair, inputs: Mapping[str, Array] | None) -> Pair:
     Raises:
         HieronnxError: If one of the files cannot be run on these inputs.
     """
+    for opened in (pair.before, pair.after):
+        if opened.path is not None:
+            require_data(opened.path)
     with open_runner(pair.before) as runner_a, open_runner(pair.after) as runner_b:
         feeds = _choose_feeds(runner_a, runner_b, inputs)
         prints_a = _take_fingerprints(runner_a, feeds, pair.a)

@@ -15,6 +15,7 @@ from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.claims import Finding
 from hieronnx.files.metadata import PREFIX
 from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
+from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.categories import read_thresholds
@@ -147,7 +148,10 @@ def _check_structure(
         return [Finding(check, "error", "graph", str(error), remedy)]
     embedded = read_embedded_form(model)
     sidecar = None if subject.path is None else read_sidecar_form(subject.path, view, subject.skeleton)
-    findings = _check_forms(subject, sidecar, embedded)
+    if sidecar is None and embedded is None:
+        findings = [_report_absence(subject, read_torch_scopes(model))]
+    else:
+        findings = _check_forms(subject, sidecar, embedded)
     if baseline is not None:
         findings += _check_baseline(subject, baseline)
     # As all tools do: the sidecar, unless it is of another file; else the metadata.
@@ -156,18 +160,25 @@ def _check_structure(
     return findings if hierarchy is None else findings + _check_meaning(hierarchy, view, limits)
 
 
+def _report_absence(subject: _Subject, of_torch: Hierarchy | None) -> Finding:
+    """Report that there is no hierarchy of hieronnx, and what torch itself may have left instead."""
+    beside = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
+    message = f"the model has no hierarchy: {beside}no metadata inside"
+    remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
+    if of_torch is not None:
+        known = sum(node.evidence != "root" for node in of_torch.nodes)
+        message += f"; all commands use torch's own record of modules, which {known:,} of {len(of_torch.nodes):,} "
+        message += "nodes have, and which does not tell the calls of one module apart"
+    return Finding("hierarchy", "warning", "file", message, remedy)
+
+
 def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None) -> list[Finding]:
     """Collect what is wrong with each form, and whether they agree."""
-    present = sidecar or embedded
-    if present is None:
-        beside = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
-        message = f"the model has no hierarchy: {beside}no metadata inside"
-        remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
-        return [Finding("hierarchy", "warning", "file", message, remedy)]
     findings = [finding for form in (sidecar, embedded) if form is not None for finding in form.findings]
+    whole = any(form is not None and form.is_whole for form in (sidecar, embedded))
     if sidecar and embedded and sidecar.claim and embedded.claim and sidecar.belongs:
         findings += compare_claims(sidecar.claim, embedded.claim)
-    if subject.path is not None and (sidecar is None or embedded is None) and present.is_whole:
+    if subject.path is not None and (sidecar is None or embedded is None) and whole:
         missing = "sidecar beside the model" if sidecar is None else "metadata inside the model"
         remedy = "'hieronnx validate --fix' writes it, if it is wanted"
         findings.append(Finding("forms", "note", "file", f"there is no {missing}", remedy))

@@ -89,6 +89,12 @@ def _is_json(value: object) -> bool:
     return type(value) in _JSON_SCALARS and (not isinstance(value, float) or math.isfinite(value))
 
 
+def module_names(model: nn.Module) -> dict[str, str]:
+    """Map every name of a module, aliases included, to its canonical path."""
+    first = {id(module): path for path, module in model.named_modules()}
+    return {name: first[id(module)] for name, module in model.named_modules(remove_duplicate=False)}
+
+
 def parameter_names(model: nn.Module) -> dict[str, str]:
     """Map every name of a parameter or buffer, aliases included, to its canonical name."""
     first: dict[int, str] = {}

@@ -21,7 +21,7 @@ from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
 
 FORMAT_VERSION = "1.3"
@@ -332,12 +332,12 @@ def _describe_value(value: ir.Value) -> dict[str, Any]:
 def summarize(hierarchy: Hierarchy) -> Summary:
     """Count the nodes by evidence, confidence and category."""
     by_evidence = dict.fromkeys(CONFIDENCE, 0)
-    by_confidence = dict.fromkeys(("high", "medium", "low"), 0)
+    by_confidence = dict.fromkeys(LEVELS, 0)
     by_category: dict[str, list[bool]] = defaultdict(list)
     for node in hierarchy.nodes:
         by_evidence[node.evidence] += 1
         by_confidence[node.confidence] += 1
-        by_category[category_of(node.op_type, node.domain)].append(node.evidence != "root")
+        by_category[category_of(node.op_type, node.domain)].append(node.is_attributed(hierarchy.min_confidence))
     statistics = {
         name: CategoryEntry(len(items), sum(items), round(100 * sum(items) / len(items), 2))
         for name, items in sorted(by_category.items())

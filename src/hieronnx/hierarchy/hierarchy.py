@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
-from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
@@ -112,6 +112,8 @@ class Hierarchy:
     """Which modules have a tag of their own."""
     strategy: str | None = None
     """How the nodes were attributed, one of `STRATEGIES`; None where a file before version 1.3 does not say."""
+    min_confidence: str = "low"
+    """The least confidence with which a node counts as attributed."""
 
     def __repr__(self) -> str:
         root = self.modules[""].class_name if "" in self.modules else "none"
@@ -206,9 +208,18 @@ class Hierarchy:
         return by_name[name]
 
     def coverage(self) -> float:
-        """Return the share of nodes whose evidence is better than `root`."""
-        known = sum(node.evidence != "root" for node in self.nodes)
+        """Return the share of nodes that are attributed: better than `root`, and with `min_confidence` at least."""
+        known = sum(node.is_attributed(self.min_confidence) for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
+
+    def require_confidence(self, level: str) -> Hierarchy:
+        """Return the same hierarchy in which only what is known with this confidence counts as attributed.
+
+        Raises:
+            InputError: If it is none of high, medium and low.
+        """
+        check_known("level of confidence", level, LEVELS)
+        return replace(self, min_confidence=level)
 
 
 def add_consumers(hierarchy: Hierarchy, readers: Mapping[NodeKey, Iterable[NodeKey]]) -> Hierarchy:

@@ -34,6 +34,8 @@ CONFIDENCE: Mapping[str, str] = {
     "root": "low",
 }
 
+LEVELS = ("high", "medium", "low")
+"""The levels of confidence, the highest first."""
 STRATEGIES: Mapping[str, str] = {
     "captured": "what the exporter itself recorded",
     "htp": "by the values that model and file compute",
@@ -128,6 +130,10 @@ class Node:
     def confidence(self) -> str:
         """How far the attribution can be trusted: high, medium or low."""
         return CONFIDENCE[self.evidence]
+
+    def is_attributed(self, min_confidence: str = "low") -> bool:
+        """Say whether its call is known, and with this confidence at least; a fallback to the root never is."""
+        return self.evidence != "root" and LEVELS.index(self.confidence) <= LEVELS.index(min_confidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hieronnx.files.weights import require_data
 from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.records import LEVELS, CallId
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.results import WritingResult
 
@@ -74,6 +74,7 @@ def annotate(
     torch_nn: str | Sequence[str] = "default",
     embed: bool = True,
     sidecar: bool = True,
+    min_confidence: str = "low",
     progress: Callable[[str], None] | None = None,
 ) -> AnnotateResult:
     """Give an ONNX file the hierarchy of its model, every node with how that is known.
@@ -90,6 +91,7 @@ def annotate(
         torch_nn: Which modules of torch.nn get a tag of their own: default, all, none, or class names.
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
         progress: Called with the name of each stage as it begins.
 
     Raises:
@@ -103,6 +105,7 @@ def annotate(
     """
     report = progress or (lambda _stage: None)
     policy = _check(model, reference, output, strategy, torch_nn)
+    check_known("level of confidence", min_confidence, LEVELS)
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.attribute.same_model import check_same_model, check_same_values, check_same_weights
@@ -131,7 +134,7 @@ def annotate(
         path=path,
         sidecar=beside,
         strategy=strategy,
-        hierarchy=hierarchy,
+        hierarchy=hierarchy.require_confidence(min_confidence),
         agreement=attributed.projected.agreement,
         outputs=None if agreement is None else agreement.outputs,
         unmatched=attributed.projected.unmatched,

@@ -20,7 +20,7 @@ from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) -> Hierarchy:
     """Build the hierarchy of an export from what its route captured."""
-    modules = describe_modules(model)
+    modules = describe_modules(model, policy)
     classes = {path: module.qualified_class for path, module in modules.items()}
     tree = CallTree({site.id: site.parent for site in captured.sites})
     parameters = parameter_names(model)
@@ -33,6 +33,7 @@ def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) 
         nodes=make_nodes(captured.view, filled),
         initializers=tuple(_make_initializers(captured.view, carried.initializers, parameters)),
         policy=policy,
+        strategy="captured",
     )
 
 

@@ -9,7 +9,7 @@ import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, print_json, show_written, working
 from hieronnx.cli.loading import read_loading
-from hieronnx.cli.options import model_options, path_argument, writing_options
+from hieronnx.cli.options import confidence_option, model_options, path_argument, writing_options
 from hieronnx.report.names import clean_line
 
 
@@ -17,6 +17,7 @@ from hieronnx.report.names import clean_line
 @path_argument("file")
 @click.option("--model", "target", required=True, metavar="TARGET", help="The PyTorch model, as for export.")
 @writing_options
+@confidence_option
 @model_options
 @click.option(
     "--strategy",

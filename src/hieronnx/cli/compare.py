@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import FOUND_SOMETHING, show, write_report
+from hieronnx.cli.console import FOUND_SOMETHING, print_notes, show, write_report
 from hieronnx.cli.options import json_option, markdown_option, path_argument
 
 
@@ -44,10 +44,13 @@ def compare_command(
       hieronnx compare model.onnx optimized.onnx
       hieronnx compare before.onnx after.onnx --values --markdown changes.md
     """  # noqa: D301  click wants the backspace itself
+    from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.comparison import comparison_to_markdown, render_comparison
     from hieronnx.tools.compare import compare
 
     result = compare(a, b, **options)
+    for path, strategy in zip((a, b), result.strategies, strict=True):
+        print_notes(note_torch_scopes(str(path), strategy))
     if markdown is not None:
         write_report(markdown, comparison_to_markdown(result))
     show(result, partial(render_comparison, limit=limit), as_json=as_json)

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -95,6 +95,12 @@ def print_json(value: Any) -> None:
 def print_note(text: str) -> None:
     """Print a note to stderr, as one line."""
     click.echo(f"note: {clean_line(text)}", err=True)
+
+
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes to stderr, a line each."""
+    for text in texts:
+        print_note(text)
 
 
 def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:

@@ -8,12 +8,13 @@ import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show_written, working
 from hieronnx.cli.loading import read_loading
-from hieronnx.cli.options import exporter_option, model_options, writing_options
+from hieronnx.cli.options import confidence_option, exporter_option, model_options, writing_options
 
 
 @click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")
 @click.argument("target")
 @writing_options
+@confidence_option
 @model_options
 @click.option(
     "--dynamic",

@@ -36,6 +36,15 @@ def threshold_option(help_text: str) -> Callable[[_Command], _Command]:
     return click.option("--threshold", "thresholds", multiple=True, metavar="CATEGORY=PERCENT", help=help_text)
 
 
+confidence_option = click.option(
+    "--min-confidence",
+    type=click.Choice(["high", "medium", "low"]),
+    default="low",
+    show_default=True,
+    help="What counts as attributed: nodes whose call is known with this confidence at least; others are told apart.",
+)
+
+
 def depth_option(help_text: str) -> Callable[[_Command], _Command]:
     """Declare `--depth`."""
     return click.option("--depth", type=click.IntRange(min=0), metavar="N", help=help_text)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour
+from hieronnx.cli.console import print_json, print_notes, print_text, use_colour
 from hieronnx.cli.options import (
     all_calls_option,
     depth_option,
@@ -38,10 +38,13 @@ def tree_command(
       hieronnx tree model.onnx '*/LayerNorm*'
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.files.opening import load
+    from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
 
-    tree = grow_tree(load(model), pattern=pattern, depth=depth, all_calls=all_calls)
+    hierarchy = load(model)
+    print_notes(note_torch_scopes(str(model), hierarchy.strategy))
+    tree = grow_tree(hierarchy, pattern=pattern, depth=depth, all_calls=all_calls)
     if as_json:
-        print_json({"model": str(model), "tree": tree_to_json(tree, nodes=nodes)})
+        print_json({"model": str(model), "strategy": hierarchy.strategy, "tree": tree_to_json(tree, nodes=nodes)})
     else:
         print_text(render_tree(tree, nodes=nodes, colour=use_colour()))

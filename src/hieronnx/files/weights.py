@@ -72,6 +72,9 @@ def _copy_in_kernel(source: BinaryIO, target: BinaryIO, offset: int, length: int
         return 0
 
 
+# -- files of weights ---------------------------------------------------------------------------------------
+
+
 # -- weights to copy ----------------------------------------------------------------------------------------
 
 

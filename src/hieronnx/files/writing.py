@@ -146,7 +146,7 @@ def _write_model(
             with open(source, "rb") as file, wire.map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
-            write_annotated(stream, _serialize(source), nodes, about)
+            write_annotated(stream, serialize(source), nodes, about)
     if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
@@ -154,8 +154,12 @@ def _write_model(
         )
 
 
-def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
-    """Serialize a model in memory."""
+def serialize(model: onnx.ModelProto | ir.Model) -> bytes:
+    """Serialize a model in memory.
+
+    Raises:
+        InputError: If it has weights in a file, or is too large.
+    """
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     if locations := wire.find_locations(proto):
         raise InputError(

@@ -214,6 +214,14 @@ class View:
                     readers[tensor].append(index)
         return readers
 
+    def find_readers(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """Return for each node those that read what it makes, all by what identifies them in the file."""
+        keys, consumers = self.node_keys, self.consumers
+        return {
+            key: [keys[reader] for tensor in node.makes for reader in consumers[tensor]]
+            for key, node in zip(keys, self.nodes, strict=True)
+        }
+
     @cached_property
     def flow(self) -> Flow:
         """What each tensor depends on."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
-from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
+NodeKey: TypeAlias = tuple[str, str]
+"""What identifies a node in its file: the key of its graph, and its first output."""
 _Line = TypeVar("_Line", bound=Hashable)
 
 
@@ -108,6 +110,10 @@ class Hierarchy:
     """About the file: class, file, exporter, opset, inputs and outputs."""
     policy: TagPolicy = field(default_factory=TagPolicy)
     """Which modules have a tag of their own."""
+    strategy: str | None = None
+    """How the nodes were attributed, one of `STRATEGIES`; None where a file before version 1.3 does not say."""
+    min_confidence: str = "low"
+    """The least confidence with which a node counts as attributed."""
 
     def __repr__(self) -> str:
         root = self.modules[""].class_name if "" in self.modules else "none"
@@ -202,9 +208,28 @@ class Hierarchy:
         return by_name[name]
 
     def coverage(self) -> float:
-        """Return the share of nodes whose evidence is better than `root`."""
-        known = sum(node.evidence != "root" for node in self.nodes)
+        """Return the share of nodes that are attributed: better than `root`, and with `min_confidence` at least."""
+        known = sum(node.is_attributed(self.min_confidence) for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
+
+    def require_confidence(self, level: str) -> Hierarchy:
+        """Return the same hierarchy in which only what is known with this confidence counts as attributed.
+
+        Raises:
+            InputError: If it is none of high, medium and low.
+        """
+        check_known("level of confidence", level, LEVELS)
+        return replace(self, min_confidence=level)
+
+
+def add_consumers(hierarchy: Hierarchy, readers: Mapping[NodeKey, Iterable[NodeKey]]) -> Hierarchy:
+    """Add to each node the tags of those who read it; the readers are given by what identifies nodes in the file."""
+    tags = {node.key: hierarchy.tag_of(node.scope) for node in hierarchy.nodes}
+    nodes = []
+    for node in hierarchy.nodes:
+        consumers = dict.fromkeys(tags[reader] for reader in readers.get(node.key, ()) if reader in tags)
+        nodes.append(replace(node, consumers=tuple(consumers)))
+    return replace(hierarchy, nodes=tuple(nodes))
 
 
 # -- rows: the calls that have a line of their own, and what lies below each ------------------------------

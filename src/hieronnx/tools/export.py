@@ -24,10 +24,11 @@ from hieronnx.errors import (
     writing,
 )
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import load, open_model, sidecar_path
+from hieronnx.files.opening import load, open_structure, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.results import WritingResult
 
@@ -54,6 +55,8 @@ class ExportResult(WritingResult):
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
     topology: CompareResult | None = None
     """How the file compares with what torch alone exports, where that was asked for."""
+    strategy: str = "captured"
+    """How the nodes were attributed."""
 
     def __repr__(self) -> str:
         return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
@@ -73,6 +76,7 @@ def export(
     sidecar: bool = True,
     strip_torch_metadata: bool = False,
     verify_topology: bool = False,
+    min_confidence: str = "low",
     progress: Callable[[str], None] | None = None,
     **torch_options: Any,
 ) -> ExportResult:
@@ -95,6 +99,7 @@ def export(
         sidecar: Whether to write it beside the file as JSON.
         strip_torch_metadata: Whether to leave out torch's own node metadata.
         verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
         progress: Called with the name of each stage as it begins.
         **torch_options: Any option of `torch.onnx.export`: opset_version, dynamic_shapes, input_names, …
 
@@ -116,6 +121,7 @@ def export(
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
+    check_known("level of confidence", min_confidence, LEVELS)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
     with staging(destination) as staged, _undisturbed(model):
@@ -128,7 +134,7 @@ def export(
         view = captured.view
         del captured  # it holds the whole model
         if hierarchy is None:
-            exported = Request(open_model(staged), model, *inputs)
+            exported = Request(open_structure(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
@@ -140,7 +146,9 @@ def export(
     report("reading back")
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
-    result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
+    hierarchy = hierarchy.require_confidence(min_confidence)
+    beside = sidecar_path(destination) if sidecar else None
+    result = ExportResult(destination, beside, used, hierarchy, fallback, strategy=strategy)
     asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
         _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import onnx
-import onnx_ir as ir
 
 from hieronnx.errors import ExportError, describe_error, writing
 from hieronnx.files.external import check_data, find_data_file
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.files.staging import data_name, staging
 from hieronnx.files.wire import find_locations, read_locations
-from hieronnx.files.writing import check_output, list_own_files
+from hieronnx.files.writing import check_output, list_own_files, serialize
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -51,12 +50,13 @@ def run_tool(
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     check_output(destination, list_own_files(model))
+    if opened.path is not None:
+        check_data(opened.path)
     with _working_folder(model, destination) as (source, made):
-        check_data(source)
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
-        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *notes))
 
 
@@ -86,8 +86,7 @@ def _working_folder(model: ModelLike, output: Path) -> Iterator[tuple[Path, Path
         else:
             source = folders[0] / "model.onnx"
             with writing(source):
-                proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
-                onnx.save(proto, source)
+                source.write_bytes(serialize(model))
         # A name that no other file has: onnx looks for data of the same name in the current folder, and gives up.
         yield source, folders[1] / f"{staged.parent.name.strip('.')}.onnx"
 

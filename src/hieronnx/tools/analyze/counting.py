@@ -13,12 +13,13 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, check_known, list_some
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
-from hieronnx.hierarchy.records import CONFIDENCE, CallId
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, CallId
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
@@ -36,6 +37,7 @@ def analyze(
     dims: Mapping[str, int] | None = None,
     all_calls: bool = False,
     tensors: bool = False,
+    min_confidence: str = "low",
 ) -> AnalysisResult:
     """Count what a model is made of; any ONNX model will do, and no weights are read.
 
@@ -49,6 +51,7 @@ def analyze(
         dims: Sizes of dynamic axes, by the axes' names.
         all_calls: Whether calls without a tag of their own have a line too.
         tensors: Whether to list the tensors.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed.
 
     Raises:
         HieronnxError: If the model cannot be read, or a filter names what is not there.
@@ -68,6 +71,8 @@ def analyze(
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
+    check_known("level of confidence", min_confidence, LEVELS)
+    hierarchy = None if hierarchy is None else hierarchy.require_confidence(min_confidence)
     rows = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
     described = list(_describe(graph, hierarchy))
     chosen = list(_choose(described, rows, filters))
@@ -75,7 +80,7 @@ def analyze(
     nodes = tuple(replace(item, multiply_adds=count) for (_, item), count in zip(chosen, counts, strict=True))
     scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
     initializers = _measure_initializers(graph, hierarchy, scopes)
-    levels = ("high", "medium", "low") if hierarchy else ()
+    levels = LEVELS if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
@@ -96,6 +101,7 @@ def analyze(
         tensors=tuple(_list_tensors(graph, hierarchy, nodes)) if tensors and hierarchy else (),
         notes=(
             *_note_absence(opened),
+            *note_torch_scopes(opened.name, None if hierarchy is None else hierarchy.strategy),
             *problems,
             *_note_functions(graph, chosen),
             *_note_fused(nodes),
@@ -115,7 +121,7 @@ _Described: TypeAlias = tuple[ir.Node, AnalyzedNode]
 
 def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Described]:
     """Yield each node with what is known of it, its multiply-adds aside."""
-    attributions = {} if hierarchy is None else hierarchy.node_by_key
+    attributions, least = ({}, "low") if hierarchy is None else (hierarchy.node_by_key, hierarchy.min_confidence)
     for key, node in walk_nodes(model):
         output = first_output(node)
         attribution = attributions.get((key, output))
@@ -129,6 +135,7 @@ def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Describ
             multiply_adds=None,
             attribution=attribution,
             tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
+            attributed=attribution is not None and attribution.is_attributed(least),
         )
         yield node, described
 

@@ -68,7 +68,9 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         if not result.size:
             break
     assert best is not None
-    return _locate_changes(*best, opened_a.hierarchy, opened_b.hierarchy)
+    hierarchies = opened_a.hierarchy, opened_b.hierarchy
+    by_a, by_b = (None if hierarchy is None else hierarchy.strategy for hierarchy in hierarchies)
+    return replace(_locate_changes(*best, *hierarchies), strategies=(by_a, by_b))
 
 
 def _open_side(model: ModelLike, opened: OpenedModel, interner: Interner, values: bool) -> Side:

@@ -120,6 +120,7 @@ class CompareResult(Result):
         notes: what is different, and makes no difference to what is computed.
         compared_names: whether names count.
         compared_values: whether the contents of initializers count.
+        strategies: how the nodes of A and of B were attributed, as `Hierarchy.strategy` says it.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups")
@@ -133,6 +134,7 @@ class CompareResult(Result):
     notes: tuple[str, ...]
     compared_names: bool
     compared_values: bool
+    strategies: tuple[str | None, str | None] = (None, None)
 
     @property
     def same(self) -> bool:

@@ -75,5 +75,5 @@ def export_command(
         options |= {name: value for name, value in given.items() if value is not None}
         result = export(model, kwargs=kwargs, progress=report, **options)
     show_written(result, render_export, "tree" if result.hierarchy.calls else None, as_json=as_json)
-    if result.topology is not None and not result.topology.same:
+    if result.findings or (result.topology is not None and not result.topology.same):
         context.exit(FOUND_SOMETHING)

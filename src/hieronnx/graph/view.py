@@ -240,6 +240,12 @@ class View:
                 flow.literal[tensor], flow.constant[tensor], flow.size[tensor] = made_of_literals, constant, size
         return flow
 
+    @cached_property
+    def literals(self) -> frozenset[int]:
+        """The nodes that read nothing and always give the same: `Constant` and the like."""
+        alone = (index for index, node in enumerate(self.nodes) if not node.reads and node.makes)
+        return frozenset(index for index in alone if all(self.flow.literal[t] for t in self.nodes[index].makes))
+
     def _random_operators(self) -> set[str]:
         """Return the operators that give something else each time: also the functions that have one of them."""
         outer = list(range(len(self.graphs)))

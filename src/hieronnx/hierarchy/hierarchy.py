@@ -6,10 +6,11 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import Any, TypeAlias, TypeVar
 
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
-from hieronnx.hierarchy.records import LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
@@ -90,12 +91,23 @@ class CallTree:
                 lowest = self._parents[lowest] or ROOT
         return lowest
 
+    def fork(self, a: CallId, b: CallId) -> tuple[CallId, CallId | None, CallId | None]:
+        """Return the lowest call above two, and the call right below it that each lies in; None for one that it is."""
+        above_a, above_b = ([*self.ancestors(call)][::-1] for call in (a, b))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above_a, above_b, strict=False)))
+        below_a, below_b = (way[shared] if len(way) > shared else None for way in (above_a, above_b))
+        return above_a[shared - 1], below_a, below_b
+
     def join(self, attributions: Iterable[Attribution], evidence: str) -> Attribution:
-        """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
+        """Join the work of several nodes into one: the lowest call above them all, and all their origins.
+
+        The evidence is the one given, or the weakest of theirs: what was made of guesses is one.
+        """
         joined = list(attributions)
         scope = self.lowest_above(item.scope for item in joined)
         origins = dict.fromkeys(origin for item in joined for origin in item.origins)
-        return Attribution(scope, tuple(origins), evidence)
+        weak = (item.evidence for item in joined if CONFIDENCE[item.evidence] != "high")
+        return Attribution(scope, tuple(origins), max((evidence, *weak), key=list(CONFIDENCE).index))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import load, open_structure, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hieronnx.capture.captured import Captured, ExportRequest
+    from hieronnx.files.claims import Finding
     from hieronnx.tools.compare import CompareResult
 
 Exporter: TypeAlias = Literal["auto", "dynamo", "torchscript"]
@@ -57,6 +59,8 @@ class ExportResult(WritingResult):
     """How the file compares with what torch alone exports, where that was asked for."""
     strategy: str = "captured"
     """How the nodes were attributed."""
+    findings: tuple[Finding, ...] = ()
+    """What `validate`'s check `layers` says of the hierarchy as it was written; anything is a fault of hieronnx."""
 
     def __repr__(self) -> str:
         return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
@@ -147,8 +151,8 @@ def export(
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
     hierarchy = hierarchy.require_confidence(min_confidence)
-    beside = sidecar_path(destination) if sidecar else None
-    result = ExportResult(destination, beside, used, hierarchy, fallback, strategy=strategy)
+    beside, findings = sidecar_path(destination) if sidecar else None, _check_layers(hierarchy, view)
+    result = ExportResult(destination, beside, used, hierarchy, fallback, strategy=strategy, findings=findings)
     asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
         _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
@@ -255,6 +259,17 @@ def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None)
         raise
     except Exception as error:
         raise _failed({exporter: error}) from error
+
+
+def _check_layers(hierarchy: Hierarchy, view: View) -> tuple[Finding, ...]:
+    """Check what was written, whatever its strategy; it takes milliseconds."""
+    from hieronnx.tools.validate.layers import check_layers
+
+    findings = tuple(check_layers(hierarchy, view))
+    if findings:
+        first, more = findings[0], f"; and {len(findings) - 1} more" if len(findings) > 1 else ""
+        _LOG.warning("nodes are in calls that could not have run them (%s%s); please report it", first.message, more)
+    return findings
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:

@@ -25,7 +25,9 @@ from hieronnx.hierarchy.records import LEVELS
 from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.results import Result
 from hieronnx.tools.validate import attribution
+from hieronnx.tools.validate.boundaries import check_boundaries
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
+from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
 from hieronnx.tools.validate.reference import check_reference
 from hieronnx.tools.validate.repair import repair
@@ -229,7 +231,8 @@ def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]
     nodes = [hierarchy.node_by_key.get(key) for key in view.node_keys]
     return [
         *attribution.check_enclosing(hierarchy, view, nodes),
-        *attribution.check_layers(hierarchy, view, nodes),
+        *check_layers(hierarchy, view),
+        *check_boundaries(hierarchy, view),
         *attribution.check_parameters(hierarchy, view, nodes),
         *attribution.check_passed(hierarchy, view),
         *attribution.check_coverage(hierarchy, limits),

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from hieronnx.errors import list_some
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
 from hieronnx.report.text import join_blocks, render_table, to_text
 
 if TYPE_CHECKING:
-    from hieronnx.tools.compare.result import CompareResult, Kind, NodeChange, ValueChange
+    from hieronnx.tools.compare.result import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
@@ -56,10 +57,14 @@ def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Tex
         left -= len(shown)
         what = clean_line(group.summary)
         heading = Text(what, "bold")
-        if group.scope is not None:
-            call, tag = clean_name(name_call(group.scope)), clean_name(group.tag or "")
+        if group.calls:
+            call, tag = clean_name(_name_calls(group)), clean_name(group.tag or "")
             heading = Text.assemble((call, "bold cyan"), (f": {what}", "bold"), (f"  {tag}", "dim"))
         yield Text("\n").join([heading, *lines])
+
+
+def _name_calls(group: ChangeGroup) -> str:
+    return list_some([name_call(call) for call in group.calls], _FEW)
 
 
 def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
@@ -100,10 +105,7 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         escape_markdown(comparison.describe()),
     ]
     if comparison.nodes:
-        modules = [
-            ["" if group.scope is None else name_call(group.scope), group.tag or "", group.summary]
-            for group in comparison.groups
-        ]
+        modules = [[_name_calls(group), group.tag or "", group.summary] for group in comparison.groups]
         blocks += ["## Modules", make_markdown_table(["module", "tag", "what was done"], modules)]
         counts = [[name, *(str(c[kind]) for kind in _KINDS)] for name, c in comparison.operators.items()]
         blocks += ["## Operators", make_markdown_table(["operator", *_KINDS], counts, _KINDS)]

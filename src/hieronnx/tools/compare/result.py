@@ -56,8 +56,11 @@ class NodeChange:
     scope: CallId | None = None
     """The call that the node belongs to, or that its surroundings belong to; None where no file has a hierarchy."""
     tag: str | None = None
+    """Of the first of `calls`."""
     origins: tuple[CallId, ...] = ()
     """All the calls whose work the node does."""
+    calls: tuple[CallId, ...] = ()
+    """Where the change is told: at the scope; at several calls of a module, where the node works for each of them."""
     differences: tuple[Difference, ...] = ()
 
     @property
@@ -84,12 +87,20 @@ class ValueChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangeGroup(Result):
-    """The changes within one call."""
+    """The changes within one call; of what all calls of a module share, within all of them.
+
+    Attributes:
+        scope: the call, the first of several; None where no file has a hierarchy.
+        tag: its tag.
+        calls: all of them.
+        changes: what was removed, changed and added there.
+    """
 
     _derived: ClassVar[tuple[str, ...]] = ("summary",)
 
     scope: CallId | None
     tag: str | None
+    calls: tuple[CallId, ...]
     changes: tuple[NodeChange, ...]
 
     @property
@@ -162,21 +173,26 @@ class CompareResult(Result):
     def groups(self) -> tuple[ChangeGroup, ...]:
         """The changed nodes by the call that they belong to, in the order of the file.
 
-        What an added node was fused of is told with it, at the lowest call above all of that.
+        What was removed from a call into which nothing was put is told with the added node that does its work: at the
+        lowest call above all that this node was fused of.
         """
-        leaders: dict[CallId | None, CallId | None] = {}
+        kept = {call for change in self.nodes if change.kind != "removed" for call in change.calls}
+        fused: dict[CallId, tuple[CallId, ...]] = {}
         for change in self.nodes:
             for origin in change.origins if change.kind == "added" else ():
-                leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
-                if leader != own:
-                    leaders[own] = leader
-        tags = {change.scope: change.tag for change in self.nodes}
-        groups: dict[CallId | None, list[NodeChange]] = {}
+                if origin not in kept:
+                    fused.setdefault(origin, change.calls)
+        groups: dict[tuple[CallId, ...], list[NodeChange]] = {}
         for change in self.nodes:
-            groups.setdefault(_follow(leaders, change.scope), []).append(change)
+            own = change.calls
+            groups.setdefault(fused.get(own[0], own) if len(own) == 1 else own, []).append(change)
         for changes in groups.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
-        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in groups.items())
+        tags = {change.calls: change.tag for change in self.nodes}
+        return tuple(
+            ChangeGroup(next(iter(calls), None), tags.get(calls), calls, tuple(changes))
+            for calls, changes in groups.items()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""
@@ -197,9 +213,3 @@ class CompareResult(Result):
             parts += [f"{count(number, role)} not the same"] if number else []
         parts += [f"{count(len(self.functions), 'function')} not the same"] if self.functions else []
         return f"different: {', '.join(parts)}; {count(self.pairs - self.count('changed'), 'node')} the same"
-
-
-def _follow(leaders: Mapping[CallId | None, CallId | None], scope: CallId | None) -> CallId | None:
-    while scope in leaders:
-        scope = leaders[scope]
-    return scope

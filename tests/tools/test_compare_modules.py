@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
 import onnx
+import onnx.parser
 import pytest
 import torch
+from onnx import numpy_helper
 from torch import nn
 
 import hieronnx
+import support.cli
 from hieronnx import compare
 from hieronnx.report.comparison import comparison_to_markdown, render_comparison
 from support.exports import exported, quiet, shared_folder
@@ -250,3 +255,72 @@ def test_a_part_of_a_bert_in_eight_bits_is_told_by_layer(tmp_path: Path) -> None
     removed = {str(g.scope) for g in groups for c in g.changes if c.kind == "removed"}
     assert "encoder.layer.1.attention.self.query" in removed
     assert "" not in removed
+
+
+# -- by how much weights differ ---------------------------------------------------------------------------
+
+
+def change_weight(path: Path, output: Path, name: str, edit: Callable[[np.ndarray], np.ndarray]) -> Path:
+    model = onnx.load(path)
+    tensor = next(tensor for tensor in model.graph.initializer if tensor.name == name)
+    tensor.CopyFrom(numpy_helper.from_array(edit(numpy_helper.to_array(tensor).copy()), name))
+    onnx.save(model, output)
+    return output
+
+
+def test_values_says_by_how_much_each_weight_differs_and_by_module(tmp_path: Path) -> None:
+    path = shared("torchscript")
+    before = next(numpy_helper.to_array(t) for t in onnx.load(path).graph.initializer if t.name == "refine.linear.bias")
+
+    def nudge(array: np.ndarray) -> np.ndarray:
+        array[2] += 0.25
+        array[5] -= 0.125
+        return array
+
+    other = change_weight(path, tmp_path / "other.onnx", "refine.linear.bias", nudge)
+    assert compare(path, other).same
+    found = compare(path, other, values=True)
+    assert [(c.before, c.module) for c in found.values] == [("refine.linear.bias", "refine.linear")]
+    amount = found.values[0].amount
+    assert amount is not None
+    assert (amount.elements, amount.different) == (WIDTH, 2)
+    assert amount.max_absolute == pytest.approx(0.25)
+    assert amount.relative == pytest.approx(0.25 / np.abs(before).max(), rel=1e-5)
+    assert [(w.module, w.initializers, w.different) for w in found.weights] == [("refine.linear", 1, 2)]
+    text, table = render_comparison(found), comparison_to_markdown(found)
+    assert "2 of 8 elements differ by at most 0.25" in text
+    assert "weights of" in text
+    assert "| refine.linear | 1 | 2 | 8 | 0.25 |" in table
+    entry = found.to_dict()
+    assert entry["weights"][0]["max_absolute"] == pytest.approx(0.25)
+    assert entry["values"][0]["amount"]["different"] == 2
+
+
+def test_a_weight_that_is_no_number_any_more_differs_without_bound(tmp_path: Path) -> None:
+    path = shared("torchscript")
+    other = change_weight(path, tmp_path / "other.onnx", "mid.bias", lambda array: np.full_like(array, np.nan))
+    found = compare(path, other, values=True)
+    assert found.weights[0].max_absolute is None
+    assert "differ without bound" in render_comparison(found)
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_weight_in_another_type_differs_by_what_was_rounded(tmp_path: Path) -> None:
+    parts = ["<ir_version: 10, opset_import: ['' : 21]> agraph (float[2] x) => (float[2] y) <", "> { y = Mul (x, w) }"]
+    a = onnx.parser.parse_model("float[2] w = {1.0, 2.0}".join(parts).replace("'", '"'))
+    b = onnx.parser.parse_model("float16[2] w = {1, 2}".join(parts).replace("'", '"'))
+    b.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array([1.5, 2.0], np.float16), "w"))
+    amount = compare(a, b, values=True).values[0].amount
+    assert amount is not None
+    assert (amount.max_absolute, amount.relative) == (0.5, 0.25)
+
+
+def test_the_most_changed_come_first_and_the_verdict_can_stand_alone(tmp_path: Path) -> None:
+    a, b = shared("torchscript"), export(Shared(nn.SiLU(), layer()))
+    shown = support.cli.run("compare", a, b, "--values", "--top", "1")
+    assert shown.exit_code == 1
+    assert "refine.act: Relu → Sigmoid+Mul" in shown.stdout
+    assert "extra.0" not in shown.stdout.partition("initializers\n")[0]
+    assert "… and 3 more calls" in shown.stdout
+    quietly = support.cli.run("compare", a, b, "--quiet")
+    assert (quietly.exit_code, quietly.stdout) == (1, f"{compare(a, b).describe()}\n")

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
+
 from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 from hieronnx.match.align.sequences import align_sequences
@@ -45,6 +47,8 @@ class Side:
     """For each initializer its type, and its contents where they count."""
     contents: Mapping[int, Hashable]
     """For each initializer its contents if they are few, whether they count or not."""
+    tensors: Mapping[int, ir.TensorProtocol | None]
+    """For each initializer what the file holds of it."""
     opsets: list[Mapping[str, int]]
     """For each graph the opset imports that hold in it."""
     numbered: dict[int, NumberedGraph] = field(default_factory=dict)

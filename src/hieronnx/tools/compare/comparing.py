@@ -20,6 +20,7 @@ from hieronnx.match.align.signatures import make_side
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
 from hieronnx.tools.compare.result import CompareResult, NodeChange
+from hieronnx.tools.compare.weights import measure_weights
 
 _Key: TypeAlias = tuple[str, str]
 _Source: TypeAlias = tuple[View, Hierarchy | None]
@@ -44,7 +45,8 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         a: The first model: a path, a ModelProto or an ir.Model.
         b: The second.
         names: Whether the names of nodes, tensors and dynamic axes count.
-        values: Whether the contents of initializers count; only then are weights read.
+        values: Whether the contents of initializers count; only then are weights read. The result says by how much
+            they differ, for each (`values[].amount`) and by module (`weights`).
 
     Raises:
         HieronnxError: If a file cannot be read.
@@ -71,7 +73,7 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         if not result.size:
             break
     assert best is not None
-    return _locate_changes(*best, a_tree, b_tree)
+    return measure_weights(_locate_changes(*best, a_tree, b_tree), best[1], a_tree, b_tree)
 
 
 def _open_side(model: ModelLike, opened: OpenedModel, interner: Interner, values: bool) -> Side:
@@ -104,8 +106,8 @@ def _find_calls(
 ) -> dict[_Key, tuple[Attribution, tuple[CallId, ...], str]]:
     """Find the calls of nodes, the calls to tell of them at, and the tag of these.
 
-    In their own hierarchy, or carried over from the other file. The tensors that were aligned are the fixed points of carry. Where a node's own call is only a fallback to the root,
-    the other file may tell more.
+    They are found in the nodes' own hierarchy, or carried over from the other file, with the tensors that were aligned
+    as fixed points. Where a node's own call is only a fallback to the root, the other file may tell more.
     """
     calls: dict[_Key, tuple[Attribution, tuple[CallId, ...], str]] = {}
     for view, hierarchy in (own, other):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -72,6 +72,43 @@ class NodeChange:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueAmount:
+    """By how much the contents of an initializer differ.
+
+    Attributes:
+        elements: how many elements it has.
+        different: how many of them are not the same.
+        max_absolute: the largest difference of an element; None where it is infinite, or one of the two is no number.
+        relative: that, divided by the largest absolute value before; None also where all was zero.
+    """
+
+    elements: int
+    different: int
+    max_absolute: float | None
+    relative: float | None
+
+    def __str__(self) -> str:
+        by = "without bound" if self.max_absolute is None else f"by at most {self.max_absolute:.3g}"
+        share = "" if self.relative is None else f" ({100 * self.relative:.3g} % of the largest)"
+        return f"{self.different:,} of {count(self.elements, 'element')} differ {by}{share}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWeights:
+    """What differs in the weights of one module: how many there are, and the largest of their differences."""
+
+    module: str | None
+    """None where no file tells whose they are."""
+    initializers: int
+    elements: int
+    different: int
+    max_absolute: float | None
+    """None where a difference is infinite."""
+    relative: float | None
+    """The largest share of a weight's largest value; None where none has one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ValueChange:
     """An input, output or initializer that only one of the files has, or that is not the same in both."""
 
@@ -83,6 +120,10 @@ class ValueChange:
     after: str | None
     """The name in B."""
     differences: tuple[Difference, ...] = ()
+    module: str | None = None
+    """Of an initializer: the module that has the parameter, or the lowest above all that read it; None if unknown."""
+    amount: ValueAmount | None = None
+    """Of an initializer whose contents differ: by how much, if contents count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +174,7 @@ class CompareResult(Result):
         compared_values: whether the contents of initializers count.
     """
 
-    _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups")
+    _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups", "weights")
 
     a: str
     b: str
@@ -194,6 +235,17 @@ class CompareResult(Result):
             for calls, changes in groups.items()
         )
 
+    @cached_property
+    def weights(self) -> tuple[ModuleWeights, ...]:
+        """By how much weights differ, by module, the most first; empty unless contents were compared."""
+        amounts: dict[str | None, list[ValueAmount]] = {}
+        for change in self.values:
+            if change.amount is not None:
+                amounts.setdefault(change.module, []).append(change.amount)
+        weights = [_join_amounts(module, items) for module, items in amounts.items()]
+        infinite = float("inf")
+        return tuple(sorted(weights, key=lambda w: -infinite if w.max_absolute is None else -(w.relative or infinite)))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""
         counts = {kind: self.count(kind) for kind in _ORDER}
@@ -211,5 +263,20 @@ class CompareResult(Result):
         for role in ("input", "output", "initializer"):
             number = sum(change.role == role for change in self.values)
             parts += [f"{count(number, role)} not the same"] if number else []
+        if self.weights:
+            worst = _join_amounts(None, [change.amount for change in self.values if change.amount is not None])
+            parts[-1] += f" ({ValueAmount(worst.elements, worst.different, worst.max_absolute, worst.relative)})"
         parts += [f"{count(len(self.functions), 'function')} not the same"] if self.functions else []
         return f"different: {', '.join(parts)}; {count(self.pairs - self.count('changed'), 'node')} the same"
+
+
+def _join_amounts(module: str | None, amounts: Sequence[ValueAmount]) -> ModuleWeights:
+    largest = [amount.max_absolute for amount in amounts]
+    return ModuleWeights(
+        module,
+        len(amounts),
+        sum(amount.elements for amount in amounts),
+        sum(amount.different for amount in amounts),
+        None if None in largest else max(filter(None, largest), default=0.0),
+        max((amount.relative for amount in amounts if amount.relative is not None), default=None),
+    )

@@ -45,7 +45,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.compare.result import ComparedNode as ComparedNode
     from hieronnx.tools.compare.result import CompareResult as CompareResult
     from hieronnx.tools.compare.result import Difference as Difference
+    from hieronnx.tools.compare.result import ModuleWeights as ModuleWeights
     from hieronnx.tools.compare.result import NodeChange as NodeChange
+    from hieronnx.tools.compare.result import ValueAmount as ValueAmount
     from hieronnx.tools.compare.result import ValueChange as ValueChange
     from hieronnx.tools.export import ExportResult as ExportResult
     from hieronnx.tools.export import HierarchyExporter as HierarchyExporter
@@ -56,6 +58,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.extract.result import ExtractResult as ExtractResult
     from hieronnx.tools.extract.result import PartInput as PartInput
     from hieronnx.tools.extract.result import PartOutput as PartOutput
+    from hieronnx.tools.locate import LocatedNode as LocatedNode
+    from hieronnx.tools.locate import LocateResult as LocateResult
+    from hieronnx.tools.locate import locate as locate
     from hieronnx.tools.optimize import optimize as optimize
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
@@ -76,10 +81,12 @@ _NAMES = {
     "tools.carry.carrying": "carry",
     "tools.carry.result": "CarryResult LostCall RewrittenNodes",
     "tools.compare.comparing": "compare",
-    "tools.compare.result": "ChangeGroup CompareResult ComparedNode Difference NodeChange ValueChange",
+    "tools.compare.result": "ChangeGroup CompareResult ComparedNode Difference ModuleWeights NodeChange "
+    "ValueAmount ValueChange",
     "tools.export": "ExportResult HierarchyExporter export",
     "tools.extract.extracting": "extract extract_all",
     "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
+    "tools.locate": "LocateResult LocatedNode locate",
     "tools.optimize": "optimize",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",

@@ -50,6 +50,16 @@ def depth_option(help_text: str) -> Callable[[_Command], _Command]:
     return click.option("--depth", type=click.IntRange(min=0), metavar="N", help=help_text)
 
 
+def top_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--top`."""
+    return click.option("--top", type=click.IntRange(min=1), metavar="N", help=help_text)
+
+
+def quiet_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help=help_text)
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 writing_options = _combine(
     click.option(

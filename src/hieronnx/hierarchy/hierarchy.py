@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
@@ -29,6 +29,25 @@ def draw_arms(parents: Mapping[_Line, _Line | None]) -> dict[_Line, str]:
         indent = "" if parent is None else indents[parent]
         arms[line], indents[line] = indent + arm, indent + stem
     return arms
+
+
+def find_common_path(paths: Iterable[str]) -> str:
+    """Return the path of the lowest module that all of some modules are in, or that is one of them."""
+    segments = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+
+
+def walk_up(path: str) -> Iterator[str]:
+    """Yield a module's path and those above it, up to the root's, which is empty."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
+
+
+def find_owner(modules: Container[str], parameter: str) -> str:
+    """Return the module that a parameter's path leads into; keys of lists of parameters are no modules."""
+    return next(path for path in walk_up(parameter.rpartition(".")[0]) if path in modules or not path)
 
 
 class CallTree:

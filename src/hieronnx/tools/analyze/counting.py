@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -18,7 +17,7 @@ from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
-from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, find_common_path, find_owner, select_rows, walk_up
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, CallId
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
@@ -250,11 +249,7 @@ def _measure_initializers(
     for value in (value for graph in graphs for value in graph.initializers.values()):
         parameter, owner = parameters.get(value.name or ""), None
         if with_sidecar is not None:
-            if not parameter:
-                owner = _find_reader(value, scopes)
-            else:  # the module that its path leads into; keys of lists of parameters are no modules
-                above = _paths_up(parameter.rpartition(".")[0])
-                owner = next(path for path in above if path in with_sidecar.modules or not path)
+            owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, scopes)
         sizes.append(_InitializerSize(*_measure(value), parameter, owner))
     return sizes
 
@@ -272,17 +267,14 @@ def _measure(value: ir.Value) -> tuple[int, int]:
 def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
     """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
     paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
-    if not paths:
-        return None
-    segments = zip(*(path.split(".") for path in paths), strict=False)
-    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+    return find_common_path(paths) if paths else None
 
 
 def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
     """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
     by_module: dict[str, list[int]] = defaultdict(list)
     for position, size in enumerate(sizes):
-        for path in () if size.owner is None else _paths_up(size.owner):
+        for path in () if size.owner is None else walk_up(size.owner):
             by_module[path].append(position)
     by_call: dict[CallId, set[int]] = defaultdict(set)
     for call in reversed(hierarchy.calls):  # every call comes after the one above it
@@ -290,14 +282,6 @@ def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> d
         if call.parent is not None:
             by_call[call.parent] |= by_call[call.id]
     return by_call
-
-
-def _paths_up(path: str) -> Iterator[str]:
-    """Yield a module's path and those above it, up to the root's, which is empty."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield path
 
 
 # -- modules ----------------------------------------------------------------------------------------------

@@ -79,7 +79,24 @@ class StrategyScores:
     scores: tuple[Score, ...]
 
 
-def score(strategy: str, truth: Hierarchy, found: Hierarchy, seconds: float = 0.0) -> Score:
+def is_known(right: Node) -> bool:
+    """Say whether the truth knows anything of a node."""
+    return right.evidence != "root"
+
+
+def is_carried(right: Node) -> bool:
+    """Say whether carry can tell whose a node is: not of a group that it cannot divide, nor of what serves one."""
+    return is_known(right) and (right.evidence != "dataflow" or bool(right.rule and right.scope.module))
+
+
+def score(
+    strategy: str,
+    truth: Hierarchy,
+    found: Hierarchy,
+    seconds: float = 0.0,
+    *,
+    counts_as_known: Callable[[Node], bool] = is_known,
+) -> Score:
     """Count what a strategy made of each node; both hierarchies have the nodes of one file in one order.
 
     A node of which the truth knows nothing is left out.
@@ -87,7 +104,7 @@ def score(strategy: str, truth: Hierarchy, found: Hierarchy, seconds: float = 0.
     counts = Counter(
         (category_of(right.op_type, right.domain), given.confidence, judge(truth, right, given))
         for right, given in zip(truth.nodes, found.nodes, strict=True)
-        if right.evidence != "root"
+        if counts_as_known(right)
     )
     return Score(strategy, seconds, dict(sorted(counts.items())))
 
@@ -144,6 +161,7 @@ def score_file(
     *,
     strategies: Iterable[str] = (),
     progress: Callable[[str], None] = lambda _stage: None,
+    counts_as_known: Callable[[Node], bool] = is_known,
 ) -> tuple[Score, ...]:
     """Take all names from a copy of a file, and attribute it by each strategy."""
     from benchmarks.anonymize import anonymize_file
@@ -161,5 +179,6 @@ def score_file(
             start = time.perf_counter()
             request = Request(open_model(bare), model, args, dict(kwargs or {}))
             found = attribute_file(request, strategy=strategy, policy=TagPolicy())
-            scores.append(score(strategy, truth, found.hierarchy, time.perf_counter() - start))
+            seconds = time.perf_counter() - start
+            scores.append(score(strategy, truth, found.hierarchy, seconds, counts_as_known=counts_as_known))
     return tuple(scores)

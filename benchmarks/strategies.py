@@ -29,7 +29,15 @@ MEASURED = re.compile(r"(<!-- begin: python -m benchmarks[. ]strategies -->).*?(
 STRATEGIES = ("htp", "usage_based")
 VERSIONS = ("torch", "transformers", "onnx", "onnxruntime", "onnxsim", "onnxscript")
 TRANSFORMED = ("bert", "gpt2", "t5", "vit", "resnet")
-TOOLS: Mapping[str, str] = {"ONNX Runtime, extended": "ort-extended", "onnxsim": "onnxsim", "fp16": "fp16-keep-io"}
+TOOLS: Mapping[str, str] = {
+    "ONNX Runtime, extended": "ort-extended",
+    "ONNX Runtime, all": "ort-all",
+    "ONNX Runtime, transformers": "ort-transformers",
+    "onnxsim": "onnxsim",
+    "fp16": "fp16-keep-io",
+    "int8, QOperator": "int8-operators",
+    "int8, QDQ": "int8-static",
+}
 """The tools of the second table, as the page and as the tests name them."""
 OUTCOMES = ("exact", "origin", "coarse", "wrong", "none")
 HEADER = ("nodes", *OUTCOMES, "wrong, nodes")
@@ -123,17 +131,20 @@ def measure_zoo(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, 
                 yield name, exporter, strategy, counts
 
 
-def measure_file(path: Path, truth: Hierarchy, model: Any, case: Any) -> Iterator[tuple[str, Counts]]:
+def measure_file(path: Path, truth: Hierarchy, model: Any, case: Any, **options: Any) -> Iterator[tuple[str, Counts]]:
     """Yield for each strategy what it makes of a file without names."""
     from benchmarks.scores import score_file
 
-    for score in score_file(path, truth, model, case.args(), case.kwargs(), strategies=STRATEGIES):
+    for score in score_file(path, truth, model, case.args(), case.kwargs(), strategies=STRATEGIES, **options):
         yield score.strategy, Counter(score.counts)
 
 
 def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[str, str, str, Counts]]:
     """Yield for each model, tool and strategy what became of the nodes; truth is what was carried through the tool."""
     import hieronnx
+    from benchmarks.scores import is_carried
+    from hieronnx.attribute.by_value.file_run import list_choices, name_arguments
+    from hieronnx.runtime.inputs import read_inputs
     from hieronnx.tools.carry import carry
     from support.transformations import transform
     from support.zoo import CASES
@@ -142,12 +153,14 @@ def measure_transformed(names: Iterable[str], folder: Path) -> Iterator[tuple[st
         case = CASES[name]
         model, path = case.build(), folder / f"{name}.onnx"
         hieronnx.export(model, case.args(), path, case.kwargs(), exporter="dynamo")
+        arguments = name_arguments(model, case.args(), case.kwargs())
+        feeds = list_choices(read_inputs(path), arguments, path.name)[0](arguments)
         for tool, column in TOOLS.items():
             print(f"{name}, {tool}", file=sys.stderr)
             made = folder / "made.onnx"
-            transform(column, path, made, {})
+            transform(column, path, made, feeds)
             truth = carry(path, made).hierarchy
-            for strategy, counts in measure_file(made, truth, model, case):
+            for strategy, counts in measure_file(made, truth, model, case, counts_as_known=is_carried):
                 yield name, tool, strategy, counts
 
 
@@ -169,8 +182,8 @@ def render(
     yield render_table(("strategy", "category", *HEADER), _grouped(rows, 0))
     yield "### After other tools"
     yield (
-        "Five models, exported with dynamo and then optimized, simplified, or converted to half precision; the truth "
-        "is what `hieronnx carry` carries through the tool."
+        "Five models, exported with dynamo and then optimized, fused, simplified, or converted to half precision or to "
+        "8 bits; the truth is what `hieronnx carry` carries through the tool; what it cannot tell is left out."
     )
     yield render_table(("strategy", "tool", *HEADER, "exact or origin"), list(_by_tool(changed)))
     yield "### Model by model"

@@ -22,6 +22,7 @@ from hieronnx.errors import HieronnxError, InputError, MismatchError
 from hieronnx.report.summary import render_annotation
 from support.cli import run
 from support.exports import exported, quiet
+from support.transformations import transform
 from support.zoo import CASES
 
 STRATEGIES = ("htp", "usage_based")
@@ -117,6 +118,71 @@ def optimize(path: Path, folder: Path) -> Path:
     options.log_severity_level = 4
     ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     return folder / "optimized.onnx"
+
+
+class Conv(nn.Module):
+    def __init__(self, channels: int, width: int, groups: int = 1) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(channels, width, 3, padding=1, groups=groups), nn.BatchNorm2d(width)
+        nn.init.normal_(self.norm.running_mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.conv(x)).relu()
+
+
+class ConvNet(nn.Module):
+    """Convolutions whose channels fill a block of eight, or do not, and one for each channel by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide, self.deep, self.head = Conv(3, 12), Conv(12, 16), Conv(16, 16, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.wide(self.stem(x))
+        return self.head((x + self.deep(x)).amax((2, 3)))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_conv_net_in_blocks_of_channels_is_annotated(strategy: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = ConvNet().eval(), torch.randn(2, 3, 12, 12)
+    with quiet():
+        torch.onnx.export(model, (x,), str(tmp_path / "model.onnx"), dynamo=False)
+    made, bare = tmp_path / "made.onnx", tmp_path / "bare.onnx"
+    transform("ort-all", tmp_path / "model.onnx", made, {})
+    anonymize_file(made, bare)
+    nodes = hieronnx.annotate(bare, model, (x,), strategy=strategy).hierarchy.nodes
+    blocks = [node for node in nodes if (node.domain, node.op_type) == ("com.microsoft.nchwc", "Conv")]
+    assert [node.scope.module.partition(".")[0] for node in blocks] == ["stem", "wide", "deep"]
+    if strategy == "htp":
+        assert [sorted(str(o) for o in node.origins) for node in blocks][1] == ["wide", "wide.conv", "wide.norm"]
+        assert {node.evidence for node in nodes} <= {"value", "dataflow"}
+
+
+def test_a_file_whose_rounding_changed_its_outputs_is_annotated(tmp_path: Path) -> None:
+    """A mask of infinite numbers leaves the scores that it is added to no steps of eight bits."""
+
+    class Attends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            scores = 3 * self.query(x) @ self.key(x).transpose(1, 2) + (1 - mask) * torch.finfo().min
+            return scores.softmax(-1) @ self.value(x)
+
+    torch.manual_seed(0)
+    model, x, mask = Attends().eval(), torch.randn(2, 5, 8), torch.ones(2, 1, 5)
+    mask[0, 0, 3:] = 0
+    with quiet():
+        torch.onnx.export(model, (x, mask), str(tmp_path / "model.onnx"), dynamo=False, input_names=["x", "mask"])
+    feeds = {"x": x.numpy(), "mask": mask.numpy()}
+    transform("int8-operators", tmp_path / "model.onnx", tmp_path / "made.onnx", feeds)
+    found = hieronnx.annotate(tmp_path / "made.onnx", model, (x, mask))
+    assert found.outputs is not None
+    assert found.outputs > 0.5
+    products = [str(node.scope) for node in found.hierarchy.nodes if node.op_type == "QLinearMatMul"]
+    assert sorted(products) == ["", "", "key", "query", "value"]
 
 
 def simplify(path: Path, folder: Path) -> Path:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torch import nn
 
+from hieronnx.attribute.blocks import BlockedTensors, find_blocked
 from hieronnx.attribute.weight_index import HeldParameter
 from hieronnx.attribute.weights import ModuleTable, Weights, compare_weights
 from hieronnx.files.opening import OpenedModel
+from hieronnx.files.weights import Contents
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
@@ -54,6 +56,15 @@ class Request:
             HieronnxError: If one cannot be read.
         """
         return compare_weights(self.opened, self.model, self.view, self.table)
+
+    @cached_property
+    def blocked(self) -> BlockedTensors:
+        """The tensors of the file that are in blocks of channels.
+
+        Raises:
+            HieronnxError: If a filter cannot be read.
+        """
+        return find_blocked(self.view, Contents.of(self.opened, self.view), self.weights.block)
 
     @cached_property
     def first_run(self) -> FirstRun:

@@ -74,9 +74,9 @@ class Agreement:
 
     @classmethod
     def of(cls, request: Request) -> Agreement:
-        """Run the file and the model once, and compare their outputs."""
-        outputs = request.first_run.apart
-        apart = math.inf if outputs is None else outputs
+        """Run the file and the model once, and compare their outputs; rounding may add up until nothing agrees."""
+        outputs, unrounded = request.first_run.apart, request.first_run.unrounded
+        apart = min((found for found in (outputs, unrounded) if found is not None), default=math.inf)
         nodes = [node for _, node in walk_nodes(request.opened.model)]
         quantized = any(category_of(node.op_type, node.domain) == "quantization" for node in nodes)
         halved = any(v is not None and v.dtype in _HALF for node in nodes for v in (*node.inputs, *node.outputs))

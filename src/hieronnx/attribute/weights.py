@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from hieronnx.attribute.blocks import BLOCK_SIZES, decode_filter, find_filters
 from hieronnx.attribute.weight_index import FEW, Array, HeldParameter, WeightIndex, as_numbers, is_distinctive
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel
@@ -87,6 +88,7 @@ class Weights:
         unknown: The weights of the file that the model does not have, whatever their shape.
         rounded: Whether there are weights in 8 bits or fewer.
         unmatched: The first calls of modules with parameters of which the file has none.
+        block: How many channels are in a block, where the file has filters in blocks.
     """
 
     held: Mapping[int, HeldParameter]
@@ -94,6 +96,7 @@ class Weights:
     unknown: tuple[int, ...]
     rounded: bool
     unmatched: tuple[CallId, ...]
+    block: int
 
 
 def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: ModuleTable) -> Weights:
@@ -104,12 +107,16 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
     """
     parameters, contents = _index_parameters(model), Contents.of(opened, view)
     present = {view.names[tensor] for tensor in contents.tensors}
+    filters = find_filters(view) & contents.tensors.keys()
+    block = _find_block(filters, contents, parameters)
     held: dict[int, HeldParameter] = {}
     unknown: list[int] = []
     for tensor in sorted(contents.tensors):
         array = as_numbers(contents.read(tensor))
         if array is None or array.size < 2:
             continue
+        if tensor in filters and (decoded := decode_filter(array, block)) is not None:
+            array = decoded
         holding = parameters.find_named(view.names[tensor], array, present) or parameters.find(array)
         if holding is not None:
             held[tensor] = holding
@@ -122,7 +129,19 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
         unknown=tuple(unknown),
         rounded=any(tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 for tensor in large),
         unmatched=_find_unmatched(held.values(), parameters, table),
+        block=block,
     )
+
+
+def _find_block(filters: Iterable[int], contents: Contents, parameters: WeightIndex) -> int:
+    """Return how many channels are in a block: as many as make a filter one of the model's."""
+    for tensor in sorted(filters):
+        array = contents.read(tensor)
+        for block in BLOCK_SIZES:
+            decoded = decode_filter(array, block)
+            if decoded is not None and parameters.find(decoded) is not None:
+                return block
+    return BLOCK_SIZES[0]
 
 
 def _index_parameters(model: nn.Module) -> WeightIndex:

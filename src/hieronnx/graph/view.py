@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from hieronnx.graph.operators import (
+    COPY_OPS,
     PASSTHROUGH_OPS,
     RANDOM_OPS,
     SIZE_JOINING_OPS,
@@ -74,6 +75,11 @@ class ViewNode:
         if self.op not in PASSTHROUGH_OPS or not self.inputs or NO_TENSOR in (self.inputs[0], self.outputs[0]):
             return None
         return self.inputs[0]
+
+    @property
+    def is_inserted(self) -> bool:
+        """Whether it is a node of the kind that tools insert: it changes the precision or the layout, not the type."""
+        return self.passes_on is not None and self.op not in COPY_OPS
 
     def attribute(self, name: str) -> Hashable:
         """Return the value of an attribute; None where the node does not have it."""

@@ -26,6 +26,7 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
 from hieronnx.runtime.inputs import FileInput, describe_inputs
+from hieronnx.runtime.unrounded import has_rounding, undo_rounding
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Visit: TypeAlias = Callable[[str, str, Array], None]
@@ -52,6 +53,11 @@ class Runner:
     def outputs(self) -> tuple[str, ...]:
         """The names of what the file gives."""
         return tuple(value.name for value in self._model.graph.output)
+
+    @property
+    def has_rounding(self) -> bool:
+        """Whether it computes with numbers in few bits."""
+        return has_rounding(self._model)
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the file once; return the tensors named, by default its outputs."""
@@ -152,11 +158,14 @@ def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int)
 
 
 @contextmanager
-def open_runner(opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER) -> Iterator[Runner]:
+def open_runner(
+    opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER, rounding: bool = True
+) -> Iterator[Runner]:
     """Yield what runs a model; for a model in memory its weights are written to a file that is gone afterwards.
 
     Args:
         opened: The model.
+        rounding: Whether a quantized model runs as it is; else with floats, as far as that can be done.
         threads: How many threads ONNX Runtime may use for one operator.
         buffer: How many bytes of inner tensors may be in memory at once; one tensor alone may be larger.
 
@@ -164,14 +173,15 @@ def open_runner(opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER)
         MissingExtraError: If ONNX Runtime is not installed.
     """
     require("onnxruntime", "runtime")
+    prepare = _refer if rounding else lambda path: undo_rounding(_refer(path))
     if opened.path is not None:
         check_data(opened.path)
-        yield Runner(opened.name, _refer(opened.path), opened.path.parent, threads=threads, buffer=buffer)
+        yield Runner(opened.name, prepare(opened.path), opened.path.parent, threads=threads, buffer=buffer)
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "model.onnx"
         ir.save(opened.model, path, external_data="weights")
-        yield Runner(opened.name, _refer(path), path.parent, threads=threads, buffer=buffer)
+        yield Runner(opened.name, prepare(path), path.parent, threads=threads, buffer=buffer)
 
 
 def _refer(path: Path) -> onnx.ModelProto:

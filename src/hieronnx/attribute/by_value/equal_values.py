@@ -27,8 +27,11 @@ from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distan
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
 _SAME = 3e-6
 _STEPS = (2e-4, 1e-2, 5e-2)
-# A wider tolerance must bring that much, or the file is in the precision of the run. If its outputs are, so is all.
+# A wider tolerance must bring that much, or the file is in the precision of the run. If its outputs are, so is all; but
+# of less precision an output may have lost little, and what is on the way to it more.
 _ENOUGH, _GAIN = 0.9, 0.1
+# In less precision single numbers are farther apart than sorted ones.
+_SCATTER = 4
 _REGION = 500
 
 
@@ -81,7 +84,7 @@ def classify(trace: Trace, tensors: FilePrints, computed: Iterable[int], outputs
         reached = bool(given) and equal.issuperset(given)
         if best is None or agreement >= best.agreement + _GAIN:
             best = Classes(of_value, members, distinctive, of_tensor, tolerance, agreement, reached)
-        if agreement >= _ENOUGH or reached:
+        if agreement >= _ENOUGH or (reached and tolerance == _STEPS[0]):
             break
     assert best is not None  # there is a first step
     return best
@@ -249,7 +252,7 @@ class Projection:
 
     def same_order(self, a: Prints, b: Prints) -> bool:
         """Say whether two have their numbers in the same order, whatever their shapes."""
-        return _distance_in_order(a, b) <= self.classes.tolerance
+        return _distance_in_order(a, b) <= self.classes.tolerance * (_SCATTER if self.classes.near else 1)
 
     def same(self, a: Prints, b: Prints) -> bool:
         """Say whether two have the same order and shape: one is a copy of the other, no transpose or reshape."""

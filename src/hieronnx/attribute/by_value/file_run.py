@@ -6,10 +6,10 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, product
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,10 +21,12 @@ from hieronnx.capture.eager import untouched
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import HieronnxError, InputError, describe_error
 from hieronnx.files.opening import OpenedModel
-from hieronnx.graph.view import View
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.inputs import FileInput
 from hieronnx.runtime.sessions import Array, open_runner
+
+if TYPE_CHECKING:
+    from hieronnx.attribute.request import Request
 
 _CHOICES = 64
 _FEW = 4
@@ -51,11 +53,14 @@ class FirstRun:
         apart: How far the outputs are apart, the worst of them, as a part of their spread; None if no two could be
             compared.
         distinctive: Whether outputs that were compared can hardly be equal by chance.
+        unrounded: How far they are apart with the rounding of the file undone; None where it rounds as the model does,
+            or not at all.
     """
 
     feed: Feed
     apart: float | None = None
     distinctive: bool = False
+    unrounded: float | None = None
 
 
 def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> FirstRun:
@@ -81,8 +86,12 @@ def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwarg
             if run.apart is not None and (best.apart is None or run.apart < best.apart):
                 best = run
             if best.apart is not None and best.apart <= _SAME:
-                break
-    return best
+                return best
+        if not runner.has_rounding:
+            return best
+    with open_runner(opened, rounding=False) as runner:
+        unrounded, _ = _compare(runner.run(best.feed(arguments)).values(), outputs)
+    return replace(best, unrounded=unrounded)
 
 
 def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
@@ -120,33 +129,35 @@ def _distance(ours: Array, theirs: Array) -> float:
 # -- inner tensors ----------------------------------------------------------------------------------------
 
 
-def _record(view: View, taken: _Taken, graph: str, name: str, array: Array) -> None:
-    number = view.find_tensor(graph, name)
+def _record(request: Request, taken: _Taken, graph: str, name: str, array: Array) -> None:
+    number = request.view.find_tensor(graph, name)
     if number is not None and array.dtype.kind in "biufc" and array.size:
-        taken[number].append(take_fingerprint(array))
+        taken[number].append(take_fingerprint(request.blocked.decode(number, array)))
 
 
-def record_file(opened: OpenedModel, view: View, model: nn.Module, feed: Feed, sets: Sequence[InputSet]) -> FilePrints:
+def record_file(request: Request, sets: Sequence[InputSet]) -> FilePrints:
     """Run the file on every set of inputs and take the fingerprints of all that it computes and holds.
 
     The first set is what was given. One of the others on which the file cannot be run is left out, and those after it.
+    The rounding of a quantized file is undone, unless the model rounds as well: then both give the same.
     """
+    rounding = request.first_run.unrounded is None
     runs: list[_Taken] = []
     initializers: _Taken = defaultdict(list)
-    with open_runner(opened) as runner:
+    with open_runner(request.opened, rounding=rounding) as runner:
         for inputs in sets:
             taken: _Taken = defaultdict(list)
-            feeds = feed(name_arguments(model, *inputs))
+            feeds = request.first_run.feed(name_arguments(request.model, *inputs))
             try:
-                runner.run_exposed(feeds, partial(_record, view, taken))
+                runner.run_exposed(feeds, partial(_record, request, taken))
             except HieronnxError:
                 if not runs:
                     raise
                 break
             for name, array in feeds.items():
-                _record(view, taken, "", name, array)
+                _record(request, taken, "", name, array)
             runs.append(taken)
-        runner.read_initializers(partial(_record, view, initializers))
+        runner.read_initializers(partial(_record, request, initializers))
     prints: dict[int, list[Prints]] = {t: [(prints[0],) * len(runs)] for t, prints in initializers.items()}
     for tensor, first in runs[0].items():
         others = [run.get(tensor, []) for run in runs[1:]]

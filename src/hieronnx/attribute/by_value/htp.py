@@ -23,6 +23,7 @@ from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, var
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
 from hieronnx.capture.modules import parameter_names
+from hieronnx.graph.operators import QUANTIZE_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId
@@ -38,18 +39,20 @@ def attribute_htp(request: Request) -> Projected:
     """
     view, given = request.view, (request.args, request.kwargs)
     sets = [given, vary(given)]
-    feed = request.first_run.feed  # first: what cannot be run is refused here
+    _ = request.first_run  # first: what cannot be run is refused here
     trace = trace_runs(request.model, sets)
     computed = (t for t, producer in enumerate(view.producers) if producer is not None)
     varying = frozenset(t for t in computed if not view.flow.constant[t])
-    prints = record_file(request.opened, view, request.model, feed, sets[: trace.sets])
+    prints = record_file(request, sets[: trace.sets])
     trace, prints, classes = _compare(trace, prints, view, varying)
     tree = CallTree({site.id: site.parent for site in trace.sites})
     projection = Projection(view, trace, classes, prints, varying)
     ValueMatcher(projection).run()
     Filler(projection).run()
     nodes = [None if match is None else projection.attribute(match, tree) for match in projection.matches]
-    contradictions = (*_add_parameters(request, nodes, projection, tree), *_add_names(view, nodes, trace, tree))
+    by_parameters = tuple(_add_parameters(request, nodes, projection, tree))
+    _add_inserted(view, nodes, tree)
+    contradictions = (*by_parameters, *_add_names(view, nodes, trace, tree))
     return Projected(
         sites=trace.sites,
         nodes=nodes,
@@ -111,6 +114,27 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
         if current is not None and not any(c in current.origins or current.scope in tree.ancestors(c) for c in calls):
             says = ((current.evidence, current.scope), ("parameter", calls[0]))
             yield index, says if nodes[index] is current else says[::-1]
+
+
+def _add_inserted(view: View, nodes: _Nodes, tree: CallTree) -> None:
+    """Give what tools insert to the call that made what it passes on; what no call made, to those that read it.
+
+    What quantizes serves those that compute with the quantized numbers, unless they are only turned back.
+    """
+    inserted = [index for index, node in enumerate(view.nodes) if nodes[index] is None and node.is_inserted]
+    for index in inserted:
+        node = view.nodes[index]
+        readers = [r for t in node.makes for r in view.consumers[t]]
+        if node.op not in QUANTIZE_OPS or not readers or any(view.nodes[r].is_inserted for r in readers):
+            producer = view.producers[node.inputs[0]]
+            if (maker := nodes[producer] if producer is not None else None) is not None:
+                nodes[index] = Attribution(maker.scope, maker.origins, "dataflow", "handed on")
+    for index in reversed(inserted):
+        readers = [r for t in view.nodes[index].makes for r in view.consumers[t]]
+        reading = [reader for r in readers if (reader := nodes[r]) is not None]
+        if nodes[index] is None and reading:
+            served = tree.join(reading, "dataflow")
+            nodes[index] = Attribution(served.scope, served.origins, "dataflow", "consumers")
 
 
 def _add_names(view: View, nodes: _Nodes, trace: Trace, tree: CallTree) -> Iterator[Contradiction]:

@@ -154,8 +154,9 @@ class ValueMatcher:
         source, same = self._projection.above[tensor], self._projection.same
         prints, before = self._tensors[tensor], self._tensors[source]
         idle, same_kind = same(prints, before), prints[0].kind == before[0].kind
-        if idle and same_kind and self._view.nodes[index].op in COPY_OPS:
-            return None  # the run has no operation where the type is right already
+        node = self._view.nodes[index]
+        if idle and (node.is_inserted or (same_kind and node.passes_on is not None)):
+            return None  # the run has no operation where the type is right already, and none for what tools insert
         produced = (v for v in self._classes.members[value_class] if v in self._trace.producers)
         values = [v for v in produced if same(self._values[v], prints) and self._copies(v) == idle]
         values = self._on_the_way(values, tensor, source, value_class)
@@ -276,7 +277,8 @@ class Filler:
         gaps, producers = self._list_gaps(computes=True), self._projection.view.producers
         after = self._gather(reversed(gaps), self._projection.readers)
         before = self._gather(gaps, lambda node: (producers[t] for t in self._nodes[node].reads_values))
-        filled = {node: self._find_between(node, after[node], before[node]) for node in gaps}
+        own = (node for node in gaps if not self._nodes[node].is_inserted)
+        filled = {node: self._find_between(node, after[node], before[node]) for node in own}
         for node, match in filled.items():
             self._projection.matches[node] = match
 

@@ -1,0 +1,228 @@
+"""A quantized file with its rounding undone: every tensor in few bits is one of floats that holds what it stands for.
+
+Rounding adds up from node to node, until nothing in a file of eight bits has the values of its model. What is left when
+it is undone is the rounding of the weights. What cannot stand for numbers below zero still holds none, for quantizers
+merge a Relu into that; other limits are those of the inputs that a file was calibrated with, and go:
+
+    q = QuantizeLinear (x, s, z)              q = Max (x, -s/2 or minus infinity)
+    r = QLinearMatMul (q, s, z, W, …, t, u)   r = Max (MatMul (q, W * …), -t/2 or minus infinity)
+    y = DequantizeLinear (r, t, u)            y = Identity (r)
+
+Each output keeps its name. An operator of which the plain form is not known stays as it is, with what it reads rounded
+before it and what it gives made floats behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+_LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, TensorProto.INT16: -32768}
+"""The types in few bits, and the lowest number of each."""
+_PREFIXES = ("QLinear", "Q")
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_UNUSED = frozenset({"opset"})
+"""Attributes that say nothing of what an operator computes."""
+
+
+def has_rounding(model: onnx.ModelProto) -> bool:
+    """Say whether a model has tensors in few bits that are not its weights alone."""
+    return any(node.op_type == _QUANTIZE or _name_plain(node) for node in model.graph.node)
+
+
+def undo_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that computes with floats what a quantized one stands for; nodes in bodies stay as they are."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    del made.graph.node[:], made.graph.value_info[:]
+    rewriting = _Rewriting(model)
+    made.graph.node.extend(step for node in model.graph.node for step in rewriting.rewrite(node))
+    made.graph.initializer.extend(rewriting.held.values())
+    for value in made.graph.output:
+        if value.name in rewriting.floats:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """An input of a quantized operator: with its scale and zero point, or as it is."""
+
+    name: str
+    scale: str = ""
+    zero: str = ""
+
+
+@dataclass(slots=True)
+class _Signature:
+    """The inputs of a quantized operator."""
+
+    operands: list[_Operand] = field(default_factory=list)
+    result: _Operand | None = None
+    """The scale and zero point of what it gives."""
+
+
+class _Rewriting:
+    """Rewrites the nodes of a graph one by one.
+
+    Attributes:
+        floats: The tensors in few bits that hold floats now.
+        held: The constants that are needed, by type and number.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
+        self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
+        self._count = 0
+        self.floats: set[str] = set()
+        self.held: dict[tuple[int, float], TensorProto] = {}
+
+    def rewrite(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes to put into the place of one."""
+        signature, plain = self._read_signature(node), _name_plain(node)
+        if node.op_type == _QUANTIZE and self._is_rounded(signature.operands[0].zero):
+            yield from self._bound(node.input[0], signature.operands[0], node.output[0])
+        elif node.op_type == _DEQUANTIZE and node.input[0] in self.floats:
+            yield helper.make_node("Identity", [node.input[0]], list(node.output))
+        elif plain and (attributes := self._keep_attributes(node, plain)) is not None:
+            yield from self._compute(node, plain, attributes, signature)
+        elif self.floats.isdisjoint(node.input) or not any(operand.zero for operand in signature.operands):
+            if not self.floats.isdisjoint(node.input):  # it moves numbers, whatever they are
+                self.floats.update(node.output)
+            yield node
+        else:
+            yield from self._surround(node, signature)
+
+    def _compute(
+        self, node: onnx.NodeProto, plain: str, attributes: Sequence[onnx.AttributeProto], signature: _Signature
+    ) -> Iterator[onnx.NodeProto]:
+        """Yield the plain form of a quantized operator."""
+        inputs = []
+        for operand in signature.operands:
+            steps, name = self._make_plain(node, operand, signature.operands)
+            yield from steps
+            inputs.append(name)
+        made = self._name() if signature.result else node.output[0]
+        computed = helper.make_node(plain, inputs, [made])
+        computed.attribute.extend(attributes)
+        yield computed
+        if signature.result is not None:
+            yield from self._bound(made, signature.result, node.output[0])
+
+    def _make_plain(
+        self, node: onnx.NodeProto, operand: _Operand, others: Sequence[_Operand]
+    ) -> tuple[list[onnx.NodeProto], str]:
+        constant = self._constants.get(operand.name)
+        if operand.zero and operand.name not in self.floats:
+            made = self._name()
+            axis = {"axis": _find_axis(node)} if self._is_by_channel(operand.scale) else {}
+            return [helper.make_node(_DEQUANTIZE, [operand.name, operand.scale, operand.zero], [made], **axis)], made
+        if constant is not None and constant.data_type == TensorProto.INT32:  # a bias has the scale of the product
+            steps = [helper.make_node("Cast", [operand.name], [self._name()], to=TensorProto.FLOAT)]
+            for other in others[:2]:
+                steps.append(helper.make_node("Mul", [steps[-1].output[0], other.scale], [self._name()]))
+            return steps, steps[-1].output[0]
+        return [], operand.name
+
+    def _bound(self, tensor: str, kind: _Operand, output: str) -> Iterator[onnx.NodeProto]:
+        """Yield what bounds a tensor that holds nothing below zero, in few bits, to what would be rounded to that."""
+        self.floats.add(output)
+        data_type = self._constants[kind.zero].data_type
+        lowest, half, is_zero, limit = (self._name() for _ in range(4))
+        zero, infinite = self._hold(0.0, TensorProto.FLOAT), self._hold(-np.inf, TensorProto.FLOAT)
+        reads = [self._hold(_LOWEST[data_type], data_type), kind.scale, kind.zero]
+        yield helper.make_node(_DEQUANTIZE, reads, [lowest])
+        yield helper.make_node("Mul", [kind.scale, self._hold(-0.5, TensorProto.FLOAT)], [half])
+        yield helper.make_node("Equal", [lowest, zero], [is_zero])
+        yield helper.make_node("Where", [is_zero, half, infinite], [limit])
+        yield helper.make_node("Max", [tensor, limit], [output])
+
+    def _hold(self, number: float, data_type: int) -> str:
+        """Return the name of a constant."""
+        key = data_type, number
+        if key not in self.held:
+            array = np.array(number, helper.tensor_dtype_to_np_dtype(data_type))
+            self.held[key] = numpy_helper.from_array(array, self._name())
+        return str(self.held[key].name)
+
+    def _surround(self, node: onnx.NodeProto, signature: _Signature) -> Iterator[onnx.NodeProto]:
+        """Yield a quantized operator with its inputs rounded before it, and what it gives made floats behind it."""
+        rounded = {}
+        for operand in signature.operands:
+            if operand.zero and operand.name in self.floats:
+                rounded[operand.name] = self._name()
+                reads = [operand.name, operand.scale, operand.zero]
+                yield helper.make_node(_QUANTIZE, reads, [rounded[operand.name]])
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        kept.input[:] = [rounded.get(name, name) for name in node.input]
+        if signature.result is not None:
+            kept.output[0] = self._name()
+            self.floats.add(node.output[0])
+            reads = [kept.output[0], signature.result.scale, signature.result.zero]
+            yield from (kept, helper.make_node(_DEQUANTIZE, reads, [node.output[0]]))
+        else:
+            yield kept
+
+    # -- what a node says
+
+    def _read_signature(self, node: onnx.NodeProto) -> _Signature:
+        """Read which inputs are operands, and which their scales and zero points: those always follow them."""
+        signature, inputs, place = _Signature(), list(node.input), 0
+        while place < len(inputs):
+            if self._is_kind(inputs[place : place + 2]):
+                signature.result = _Operand("", *inputs[place : place + 2])
+                place += 2
+            elif self._is_kind(inputs[place + 1 : place + 3]) and not self._is_wide(inputs[place]):
+                signature.operands.append(_Operand(*inputs[place : place + 3]))
+                place += 3
+            else:
+                signature.operands.append(_Operand(inputs[place]))
+                place += 1
+        return signature
+
+    def _is_kind(self, pair: Sequence[str]) -> bool:
+        """Say whether two inputs are a scale and a zero point."""
+        if len(pair) < 2 or not set(pair) <= self._constants.keys():
+            return False
+        scale, zero = (self._constants[name].data_type for name in pair)
+        return bool(scale == TensorProto.FLOAT and zero in _LOWEST)
+
+    def _is_wide(self, name: str) -> bool:
+        """Say whether an input is missing, or a constant that is not in few bits."""
+        return not name or (name in self._constants and self._constants[name].data_type not in _LOWEST)
+
+    def _is_rounded(self, zero: str) -> bool:
+        return zero in self._constants and self._constants[zero].data_type in _LOWEST
+
+    def _is_by_channel(self, scale: str) -> bool:
+        return int(np.prod(self._constants[scale].dims, dtype=np.int64)) > 1
+
+    def _keep_attributes(self, node: onnx.NodeProto, plain: str) -> list[onnx.AttributeProto] | None:
+        """Return the attributes for the plain form; None if one of them has no place there."""
+        known = onnx.defs.get_schema(plain, self._version).attributes
+        kept = [attribute for attribute in node.attribute if attribute.name in known]
+        others = (a for a in node.attribute if a.name not in known and a.name not in _UNUSED)
+        return None if any(helper.get_attribute_value(attribute) for attribute in others) else kept
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"hieronnx unrounded {self._count}"
+
+
+def _name_plain(node: onnx.NodeProto) -> str:
+    """Return the operator that does with floats what a quantized one does; nothing if there is none."""
+    if node.op_type in (_QUANTIZE, _DEQUANTIZE):
+        return ""
+    plain = next((node.op_type[len(p) :] for p in _PREFIXES if node.op_type.startswith(p)), "")
+    return plain if plain and onnx.defs.has(plain) else ""
+
+
+def _find_axis(node: onnx.NodeProto) -> int:
+    """Return the axis of the weights of a product that has the channels of what it gives."""
+    turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
+    return 0 if turned or node.op_type.endswith("Conv") else -1

@@ -19,7 +19,7 @@ from torch.onnx._internal.exporter import _capture_strategies
 import hieronnx
 from hieronnx.errors import InputError
 from support.baseline import assert_same_as_baseline
-from support.exports import exported, quiet
+from support.exports import exported, names_in, quiet
 from support.valuecheck import check_values
 from support.zoo import CASES
 
@@ -131,7 +131,7 @@ def test_torchs_options_are_passed_on(encoder: nn.Module, options: dict[str, Any
     ids = torch.randint(0, 32, (2, 5))
     result = export_quietly(encoder, (ids,), output=tmp_path / "m.onnx", exporter="dynamo", **options)
     with quiet():
-        torch.onnx.export(encoder, (ids,), tmp_path / "b.onnx", dynamo=True, **options)
+        torch.onnx.export(encoder, (ids,), tmp_path / "b.onnx", dynamo=True, **{**names_in(result.path), **options})
     assert_same_as_baseline(result.path, tmp_path / "b.onnx")
     assert (tmp_path / "m.onnx.data").exists() == (tmp_path / "b.onnx.data").exists()
     assert result.hierarchy.coverage() == 1.0

@@ -1,4 +1,4 @@
-"""Example inputs by forward's parameter names, and which of their axes are dynamic.
+"""Example inputs by forward's parameter names.
 
 torch is imported in the functions that need it, so that the command line can parse without it.
 """
@@ -35,16 +35,21 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
         if spec.name in given:
             raise InputError(f"input '{spec.name}' is given twice")
         given[spec.name] = spec
-    _check_names(model, parameters, given, what="input")
+    check_names(model, parameters, given, what="input")
     example = _read_example(model, "example_inputs", parameters)
     if example is None and hasattr(model, "config") and hasattr(model, "main_input_name"):  # of Hugging Face
-        return _sort(_make_pretrained(model, parameters, given), parameters)
+        return sort_inputs(_make_pretrained(model, parameters, given), parameters)
     if example is None:
         example = _read_example(model, "dummy_inputs", parameters)
-    return _sort(_make_plain(model, parameters, given, example), parameters)
+    return sort_inputs(_make_plain(model, parameters, given, example), parameters)
 
 
-def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
+def check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
+    """Make sure that a model's `forward` takes arguments of these names.
+
+    Raises:
+        InputError: If it does not.
+    """
     accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in names:
@@ -81,7 +86,7 @@ def _check_complete(model: nn.Module, missing: Sequence[str]) -> None:
         )
 
 
-def _sort(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+def sort_inputs(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Order inputs by the signature; what only **kwargs takes comes last."""
     return {name: inputs[name] for name in dict.fromkeys((*parameters, *inputs)) if name in inputs}
 
@@ -101,46 +106,6 @@ def _make_plain(
         raise InputError(f"{takes} by position only; export it from Python, with args=…")
     _check_complete(model, [name for name in missing if name not in inputs])
     return inputs
-
-
-def to_dynamic_shapes(
-    model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
-) -> dict[str, Any] | None:
-    """Return the `dynamic_shapes` of an export, None where nothing is dynamic.
-
-    Example:
-        `{"x": {0: "batch"}}` with inputs x and mask gives `{"x": {0: "batch"}, "mask": None}`.
-
-    Raises:
-        InputError: there is no such input, or it has no such axis.
-    """
-    if not dynamic:
-        return None
-    parameters = inspect.signature(model.forward).parameters
-    _check_names(model, parameters, dynamic, what="dynamic input")
-    for name in dynamic:
-        _check_axes(name, dynamic[name], kwargs)
-    shapes: dict[str, Any] = {}
-    for name in _sort(kwargs, parameters):
-        axes = dict(dynamic[name]) if name in dynamic else None
-        if name in parameters:
-            shapes[name] = axes
-        else:  # torch.export sees what **kwargs took as one mapping under the name of that parameter
-            variadic = next(p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD)
-            shapes.setdefault(variadic, {})[name] = axes
-    return shapes
-
-
-def _check_axes(name: str, axes: Iterable[int], kwargs: Mapping[str, Any]) -> None:
-    if name not in kwargs:
-        hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"
-        raise InputError(f"dynamic input '{name}' is not among the inputs of this export{hint}")
-    shape = getattr(kwargs[name], "shape", None)
-    if shape is None:
-        raise InputError(f"dynamic input '{name}' is a {type(kwargs[name]).__name__}, not a tensor")
-    wrong = next((axis for axis in axes if not 0 <= axis < len(shape)), None)
-    if wrong is not None:
-        raise InputError(f"input '{name}' of shape {list(shape)} has no axis {wrong}")
 
 
 # --- Hugging Face models: from the conventional names of parameters, and configs ------------------

@@ -6,11 +6,10 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from hieronnx.errors import (
     ExportError,
@@ -29,6 +28,7 @@ from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.tags import TagPolicy
+from hieronnx.tools.axes import AxesCheck, advise_on, check_axes
 from hieronnx.tools.results import WritingResult
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ _LOG = logging.getLogger("hieronnx")
 class ExportResult(WritingResult):
     """What an export wrote, read back from the files."""
 
+    _derived: ClassVar[tuple[str, ...]] = ("files", "fixed_axes")
+
     path: Path
     sidecar: Path | None
     exporter: str
@@ -54,6 +56,17 @@ class ExportResult(WritingResult):
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
     topology: CompareResult | None = None
     """How the file compares with what torch alone exports, where that was asked for."""
+    axes: AxesCheck | None = None
+    """Whether the dynamic axes are dynamic, as a run at other sizes shows; None where there are none."""
+    made_up: tuple[str, ...] = ()
+    """The example inputs of the command line that nobody gave: made from the model's signature and config."""
+
+    @property
+    def fixed_axes(self) -> dict[str, dict[str, int]]:
+        """The axes of the file's inputs that have one size only, that of the example."""
+        shapes = {name: value["shape"] or () for name, value in self.hierarchy.model.get("inputs", {}).items()}
+        fixed = {name: {str(n): d for n, d in enumerate(sizes) if isinstance(d, int)} for name, sizes in shapes.items()}
+        return {name: sizes for name, sizes in fixed.items() if sizes}
 
     def __repr__(self) -> str:
         return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
@@ -72,6 +85,9 @@ def export(
     embed: bool = True,
     sidecar: bool = True,
     strip_torch_metadata: bool = False,
+    torch_names: bool = False,
+    train: bool = False,
+    check: bool | None = None,
     verify_topology: bool = False,
     progress: Callable[[str], None] | None = None,
     **torch_options: Any,
@@ -94,12 +110,18 @@ def export(
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
         strip_torch_metadata: Whether to leave out torch's own node metadata.
+        torch_names: Whether to let torch name the inputs and outputs that `input_names` and `output_names` do not name.
+            By default they are named after `forward`'s arguments and what it returns, and torch is handed these names.
+        train: Whether to export in training mode, dropout and all. By default a model is exported in the mode that it
+            is in, as torch does it (TorchScript: in eval mode), and one that trains is warned of.
+        check: Whether to run a file with dynamic axes once at other sizes, which shows whether they are dynamic:
+            `ExportResult.axes`. By default models of up to 1 GB of weights are; True: all; False: none.
         verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
         progress: Called with the name of each stage as it begins.
         **torch_options: Any option of `torch.onnx.export`: opset_version, dynamic_shapes, input_names, …
 
     Raises:
-        InputError: If an option or an input does not fit.
+        InputError: If an option or an input does not fit; if axes are to be dynamic that neither exporter makes so.
         ExportError: If torch cannot export the model, or the files cannot be written. Nothing is left behind.
 
     Example:
@@ -109,44 +131,58 @@ def export(
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
         raise MissingExtraError("torch and onnxscript", "torch")
+    import torch
+
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.modes import settle_mode, undisturbed
+    from hieronnx.capture.names import BoundaryNames
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
-    with staging(destination) as staged, _undisturbed(model):
+    with staging(destination) as staged, undisturbed(model, train=train):
         inputs = given, dict(kwargs or {})
-        request = ExportRequest(model, *inputs, staged, destination, torch_options, strip_torch_metadata)
-        used, captured, fallback = _capture(request, exporter, report)
+        names = BoundaryNames() if torch_names else BoundaryNames.beside(torch_options)
+        options = {**torch_options, **names.options}
+        if train:
+            options.setdefault("training", torch.onnx.TrainingMode.PRESERVE)
+        request = ExportRequest(model, *inputs, staged, destination, options, strip_torch_metadata, names)
+        used, captured, failure = _capture(request, exporter, report)
+        trained = settle_mode(request, used, train=train)
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
         view = captured.view
         del captured  # it holds the whole model
+        axes = check_axes(request, failure, report, check=check, trained=trained)
         if hierarchy is None:
             exported = Request(open_model(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
-            options: dict[str, Any] = {"exporter": used, "embed": None if own else embed, "sidecar": sidecar}
-            write(staged, described, staged, **options, view=view, shown_as=destination)
+            kept = None if own else embed
+            write(
+                staged, described, staged, exporter=used, embed=kept, sidecar=sidecar, view=view, shown_as=destination
+            )
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)
     report("reading back")
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
-    result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
+    fallback = None if failure is None else describe_error(innermost(failure))
+    beside = sidecar_path(destination) if sidecar else None
+    result = ExportResult(destination, beside, used, hierarchy, fallback, axes=axes)
     asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
         _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
     if verify_topology:
         report("exporting with torch alone")
-        result = replace(result, topology=_compare_with_baseline(request, used))
+        result = replace(result, topology=_compare_with_baseline(request, used, train=train))
     return result
 
 
@@ -214,7 +250,9 @@ def _check(
 # -- capture and write ------------------------------------------------------------------------------------
 
 
-def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
+def _capture(
+    request: ExportRequest, exporter: str, report: Callable[[str], None]
+) -> tuple[str, Captured, Exception | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
     from hieronnx.capture.dynamo import capture_dynamo
     from hieronnx.capture.torchscript.route import capture_torchscript
@@ -225,7 +263,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), describe_error(innermost(failures["dynamo"])) if failures else None
+            return name, routes[name](request), failures.get("dynamo")
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
@@ -235,7 +273,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
             if name != names[-1]:
                 reason = describe_error(innermost(error))
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
-    raise _failed(failures) from next(iter(failures.values()))
+    raise _failed(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
 
 
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
@@ -249,12 +287,13 @@ def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None)
         raise _failed({exporter: error}) from error
 
 
-def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
+def _compare_with_baseline(request: ExportRequest, exporter: str, *, train: bool) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
     from hieronnx.capture.baseline import export_baseline
+    from hieronnx.capture.modes import undisturbed
     from hieronnx.tools.compare import compare
 
-    with staging(request.destination) as staged, _undisturbed(request.model):
+    with staging(request.destination) as staged, undisturbed(request.model, train=train):
         try:
             export_baseline(replace(request, output=staged), exporter)
         except Exception as error:
@@ -265,27 +304,10 @@ def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResu
         return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
-def _failed(failures: Mapping[str, Exception]) -> ExportError:
+def _failed(failures: Mapping[str, Exception], advice: str = "") -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
     if len(failures) == 1:
         remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
-    return ExportError(f"torch could not export the model ({causes}); {remedy}")
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
-    import torch
-
-    from hieronnx.capture.private_torch import EXCLUSIVE
-
-    modes = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count()))
-    try:
-        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    return ExportError(f"torch could not export the model ({causes}); {advice or remedy}")

@@ -328,3 +328,20 @@ def test_a_sidecar_of_another_file_is_not_believed(tmp_path: Path) -> None:
     assert [node.scope for node in hieronnx.load(tmp_path / "one.onnx").nodes] == [node.scope for node in expected]
     with pytest.raises(hieronnx.HieronnxError, match="tells of another model"):
         hieronnx.load(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "guess"}, "no strategy 'guess'"),
+        ({"exporter": "fast"}, "no exporter 'fast'"),
+        ({"torch_nn": "Lineer"}, "did you mean 'Linear'"),
+        ({"options": {"opset_version": 99}}, "no opset 99"),
+        ({"options": {"opset_versoin": 18}}, "did you mean 'opset_version'"),
+        ({"options": {"strategy": "guess"}}, "no strategy 'guess'"),
+    ],
+)
+def test_the_class_refuses_wrong_options_when_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        hieronnx.HierarchyExporter(**options)
+    assert isinstance(caught.value, InputError)

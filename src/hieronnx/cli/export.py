@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -75,23 +76,30 @@ def export_command(
       hieronnx export demo -o demo.onnx
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.cli.syntax import parse_dynamic, parse_names
-    from hieronnx.report.summary import render_export
+    from hieronnx.errors import check_folder
 
     loading = read_loading(target, options)
+    check_folder(options["output"])
+    from hieronnx.cli.syntax import parse_dynamic, parse_names
+    from hieronnx.report.summary import render_export
+    from hieronnx.tools.export import check_choices
+
+    check_choices(options["exporter"], options["strategy"], options["torch_nn"], opset)
     axes: dict[str, dict[int, str]] = {}
     for name, labels in map(parse_dynamic, dynamic):
         axes.setdefault(name, {}).update(labels)
     names = {"input_names": input_names, "output_names": output_names}
     options |= {name: parse_names(text) for name, text in names.items() if text is not None}
     with working(debug=context.obj) as report:
+        loaded = loading.load_with_inputs(report)  # which imports torch, and says so
         from hieronnx.capture.dynamic import to_dynamic_shapes
         from hieronnx.tools.export import export
 
-        model, kwargs = loading.load_with_inputs(report)
-        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, kwargs, axes)}
+        model = loaded.model.train(options["train"])
+        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.kwargs, axes)}
         options |= {name: value for name, value in given.items() if value is not None}
-        result = export(model.train(options["train"]), kwargs=kwargs, progress=report, **options)
+        result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)
+        result = replace(result, made_up=loaded.made_up)
     show_written(result, render_export, "tree" if result.hierarchy.calls else None, as_json=as_json)
     differs = result.topology is not None and not result.topology.same
     if differs or (result.axes is not None and result.axes.problem is not None):

@@ -84,8 +84,15 @@ input_options = _combine(
         help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
     ),
 )
+_inputs_from_option = click.option(
+    "--inputs-from",
+    metavar="FILE.PY:FUNCTION",
+    help="A function that returns the example inputs, for what is nested: a tuple of args, a dict of kwargs, or "
+    "(args, kwargs). It is called with the model if it takes a parameter.",
+)
 model_options = _combine(
     input_options,
+    _inputs_from_option,
     click.option(
         "--torch-nn",
         default="default",

@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import ExportError, HieronnxError, InputError, writing
+from hieronnx.errors import HieronnxError, InputError, check_folder, writing
 from hieronnx.files import wire
 from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
@@ -246,11 +246,7 @@ def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ())
     Raises:
         HieronnxError: If it cannot be written there, or would overwrite something.
     """
-    with writing(output):
-        if output.is_dir():
-            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
-        if not output.parent.is_dir():
-            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    check_folder(output)
     beside = [output.with_name(name) for name in data]
     for target in (output, sidecar_path(output), _data_path(output), *beside):
         check_place(target)

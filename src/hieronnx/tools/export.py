@@ -6,10 +6,12 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+
+import onnx
 
 from hieronnx.errors import (
     ExportError,
@@ -58,13 +60,15 @@ class ExportResult(WritingResult):
     """How the file compares with what torch alone exports, where that was asked for."""
     axes: AxesCheck | None = None
     """Whether the dynamic axes are dynamic, as a run at other sizes shows; None where there are none."""
-    made_up: tuple[str, ...] = ()
-    """The example inputs of the command line that nobody gave: made from the model's signature and config."""
+    made_up: Mapping[str, str] = field(default_factory=dict)
+    """The inputs that nobody gave to the command line, and what it made them from: the model's config, …"""
 
     @property
     def fixed_axes(self) -> dict[str, dict[str, int]]:
         """The axes of the file's inputs that have one size only, that of the example."""
-        shapes = {name: value["shape"] or () for name, value in self.hierarchy.model.get("inputs", {}).items()}
+        from hieronnx.runtime.inputs import read_inputs
+
+        shapes = {item.name: item.shape or () for item in read_inputs(self.path)}
         fixed = {name: {str(n): d for n, d in enumerate(sizes) if isinstance(d, int)} for name, sizes in shapes.items()}
         return {name: sizes for name, sizes in fixed.items() if sizes}
 
@@ -199,6 +203,11 @@ class HierarchyExporter:
     torch_nn: str | Sequence[str] = "default"
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        chosen = {"strategy": self.strategy, "exporter": self.exporter, "torch_nn": self.torch_nn, **self.options}
+        check_choices(chosen["exporter"], chosen["strategy"], chosen["torch_nn"], chosen.get("opset_version"))
+        _check_option_names([name for name in self.options if name not in inspect.signature(export).parameters])
+
     def export(
         self, model: nn.Module, example_inputs: Any, output_path: str | os.PathLike[str], **options: Any
     ) -> ExportResult:
@@ -222,6 +231,32 @@ def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[s
     return Path(path)
 
 
+def check_choices(exporter: str, strategy: str, torch_nn: str | Sequence[str], opset: int | None = None) -> TagPolicy:
+    """Refuse a value that an option cannot have, without importing torch; return the policy of tags.
+
+    Raises:
+        InputError: If there is one.
+    """
+    from hieronnx.capture.load import list_torch_nn
+
+    check_known("exporter", exporter, get_args(Exporter))
+    check_known("strategy", strategy, get_args(ExportStrategy))
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not 1 <= opset <= newest:
+        raise InputError(f"no opset {opset}; onnx has 1 to {newest}")
+    return TagPolicy.parse(torch_nn, list_torch_nn())
+
+
+def _check_option_names(names: Iterable[str]) -> None:
+    """Refuse what is not an option of torch.onnx.export, or is set here."""
+    from torch import onnx as torch_onnx
+
+    if reserved := sorted({"dynamo", "verbose"} & set(names)):
+        raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
+    for name in names:
+        check_known("option", name, list(inspect.signature(torch_onnx.export).parameters))
+
+
 def _check(
     model: nn.Module,
     exporter: str,
@@ -231,20 +266,16 @@ def _check(
     torch_options: Mapping[str, Any],
 ) -> TagPolicy:
     """Refuse what cannot work before anything is run; return the policy of tags."""
-    from torch import nn, onnx
+    from torch import nn
 
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
-    check_known("exporter", exporter, get_args(Exporter))
-    check_known("strategy", strategy, get_args(ExportStrategy))
+    policy = check_choices(exporter, strategy, torch_nn, torch_options.get("opset_version"))
     if strategy == "htp":
         require("onnxruntime", "runtime")
-    if reserved := sorted({"dynamo", "verbose"} & set(torch_options)):
-        raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
-    for name in torch_options:
-        check_known("option", name, list(inspect.signature(onnx.export).parameters))
+    _check_option_names(torch_options)
     check_output(output, ())
-    return TagPolicy.parse(torch_nn, dir(nn))
+    return policy
 
 
 # -- capture and write ------------------------------------------------------------------------------------

@@ -33,9 +33,10 @@ def test_file_is_what_torch_writes(name: str, exporter: str) -> None:
     ours = exported(name, exporter)
     if isinstance(ours.model, torch.jit.ScriptModule):
         # torch names the nodes of scripted modules by what the process has scripted before.
-        path, baseline = (run_in_new_process(f, name, exporter) for f in (export_ours, export_baseline))
+        path = run_in_new_process(export_ours, name, exporter)
+        baseline = run_in_new_process(export_baseline, name, exporter, str(path))
     else:
-        path, baseline = ours.result.path, export_baseline(name, exporter)
+        path, baseline = ours.result.path, export_baseline(name, exporter, ours.result.path)
     assert_same_as_baseline(path, baseline, ignore_trace_counter=True)
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.analyze.result import TensorUse as TensorUse
     from hieronnx.tools.annotate import AnnotateResult as AnnotateResult
     from hieronnx.tools.annotate import annotate as annotate
+    from hieronnx.tools.axes import AxesCheck as AxesCheck
     from hieronnx.tools.carry.carrying import carry as carry
     from hieronnx.tools.carry.result import CarryResult as CarryResult
     from hieronnx.tools.carry.result import LostCall as LostCall
@@ -78,6 +79,7 @@ _NAMES = {
     "tools.analyze.counting": "analyze",
     "tools.analyze.result": "AnalysisResult AnalyzedNode CategoryShare ModuleLine Tally TensorUse",
     "tools.annotate": "AnnotateResult annotate",
+    "tools.axes": "AxesCheck",
     "tools.carry.carrying": "carry",
     "tools.carry.result": "CarryResult LostCall RewrittenNodes",
     "tools.compare.comparing": "compare",

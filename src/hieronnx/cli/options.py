@@ -102,6 +102,12 @@ input_options = _combine(
         metavar="FILE",
         help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
     ),
+    click.option(
+        "--inputs-from",
+        metavar="FILE.PY:FUNCTION",
+        help="A function that returns the example inputs, for what is nested: a tuple of args, a dict of kwargs, or "
+        "(args, kwargs). It is called with the model if it takes a parameter.",
+    ),
 )
 model_options = _combine(
     input_options,

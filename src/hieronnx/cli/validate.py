@@ -77,18 +77,18 @@ def validate_command(
     from hieronnx.report.findings import render_findings
     from hieronnx.tools.validate.validating import validate
 
-    given = {name: options.pop(name) for name in ("inputs", "input_specs", "trust_remote_code")}
+    given = {name: options.pop(name) for name in ("inputs", "input_specs", "inputs_from", "trust_remote_code")}
     options["thresholds"] = dict(map(parse_threshold, thresholds))
     if target is None:
         if any(given.values()):
-            raise click.UsageError("--input, --input-specs and --trust-remote-code are for --model.")
+            raise click.UsageError("--input, --input-specs, --inputs-from and --trust-remote-code are for --model.")
         result = validate(model, **options)
     else:
         loading = read_loading(target, given)
         require_file(model)  # before the model is loaded, which may take long
         with working(debug=context.obj) as report:
-            reference, kwargs = loading.load_with_inputs(report)
+            loaded = loading.load_with_inputs(report)
             report("comparing")
-            result = validate(model, reference=reference, kwargs=kwargs, **options)
+            result = validate(model, reference=loaded.model, args=loaded.args, kwargs=loaded.kwargs, **options)
     show(result, render_findings, as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

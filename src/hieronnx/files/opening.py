@@ -153,6 +153,8 @@ def reading_graph(name: str) -> Iterator[None]:
     """Turn what onnx-ir says of a graph that it cannot read into one of our errors, with the innermost cause."""
     try:
         yield
+    except HieronnxError:
+        raise
     except (ir.serde.SerdeError, NotImplementedError, ValueError, TypeError, LookupError, AssertionError) as error:
         raise HieronnxError(f"hieronnx cannot read {name}: {_innermost_reason(error)}") from error
 

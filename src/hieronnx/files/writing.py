@@ -15,7 +15,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import ExportError, HieronnxError, InputError, writing
+from hieronnx.errors import HieronnxError, InputError, check_folder, writing
 from hieronnx.files import wire
 from hieronnx.files.document import describe_file, encode_sidecar
 from hieronnx.files.external import find_data_file
@@ -239,11 +239,7 @@ def check_output(output: Path, kept: Collection[Path]) -> None:
     Raises:
         HieronnxError: If it cannot be written there, or would overwrite something.
     """
-    with writing(output):
-        if output.is_dir():
-            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
-        if not output.parent.is_dir():
-            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
+    check_folder(output)
     for target in (output, sidecar_path(output)):
         for path in kept:
             if target.exists() and path.exists() and target.samefile(path):

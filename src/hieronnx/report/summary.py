@@ -118,6 +118,7 @@ def list_evidence(by_evidence: Mapping[str, int], total: int | None) -> list[Seq
 
 def render_export(result: ExportResult, *, colour: bool = False) -> str:
     """Render what was written: files, inputs and outputs, coverage, and how it compares with torch's own export."""
+    inputs = _render_inputs(result)
     topology = ""
     if result.topology is not None and result.topology.same:
         topology = f"topology: what torch.onnx.export writes, {result.topology.pairs:,} nodes"
@@ -126,9 +127,33 @@ def render_export(result: ExportResult, *, colour: bool = False) -> str:
     files = render_files(result.files, colour=colour)
     if not result.hierarchy.calls:
         nowhere = "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be"
-        return join_blocks(files, nowhere, topology)
+        return join_blocks(files, nowhere, inputs, topology)
     model = render_model(result.hierarchy, colour=colour)
-    return join_blocks(files, model, render_coverage(result.hierarchy, colour=colour), topology)
+    return join_blocks(files, model, inputs, render_coverage(result.hierarchy, colour=colour), topology)
+
+
+def _render_inputs(result: ExportResult) -> str:
+    """Render which inputs were made up, which of their axes are fixed, and whether the others are dynamic."""
+    lines = []
+    for source in dict.fromkeys(result.made_up.values()):
+        names = list_some(
+            [clean_name(name) for name, origin in result.made_up.items() if origin == source], _MOST_LISTED
+        )
+        lines.append(f"inputs made up from the model's {source}: {names}; --input gives others")
+    fixed = [
+        f"{clean_name(name)}[{', '.join(f'{axis}: {size}' for axis, size in axes.items())}]"
+        for name, axes in result.fixed_axes.items()
+    ]
+    if fixed:
+        lines.append(
+            f"axes with one size only, the example's: {list_some(fixed, _MOST_LISTED)}; --dynamic changes that"
+        )
+    if result.axes is not None and result.axes.passed:
+        sizes = ", ".join(f"{label} {size}" for label, size in result.axes.sizes.items())
+        lines.append(f"dynamic axes: file and model do the same at {sizes}")
+    elif result.axes is not None:
+        lines.append(f"dynamic axes: {result.axes.problem or f'not checked ({result.axes.not_checked})'}")
+    return "\n".join(lines)
 
 
 def render_annotation(result: AnnotateResult, *, colour: bool = False) -> str:

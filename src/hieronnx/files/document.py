@@ -198,12 +198,12 @@ def read_document(content: bytes, name: str) -> tuple[Claim | None, list[Finding
     try:
         document = msgspec.json.decode(content, type=Document)
         policy = decode_policy(document.model.torch_nn)
+    except InputError as error:
+        return None, [Finding("sidecar-schema", "error", "sidecar: $.model.torch_nn", str(error), _RESTORE)]
     except (ValueError, RecursionError) as error:
         what, _, where = str(error).rpartition(" - at ")  # as msgspec writes: Expected … - at `$.nodes[3].call`
         place, message = (f"sidecar: {where.strip('`')}", what) if what else (name, str(error))
         return None, [Finding("sidecar-schema", "error", place, message, _RESTORE)]
-    except InputError as error:
-        return None, [Finding("sidecar-schema", "error", "sidecar: $.model.torch_nn", str(error), _RESTORE)]
     return _make_claim(document, policy), []
 
 

@@ -119,10 +119,10 @@ def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
         rows = msgspec.json.decode(props[CALLS_KEY], type=list[_Row])
         passed = _decode_passed(props.get(PASSED_KEY), len(rows))
         policy = decode_policy(props.get(POLICY_KEY))
-    except (ValueError, LookupError, RecursionError) as error:
-        return None, [_error(f"metadata: {CALLS_KEY}", f"it is not a call tree: {error}")]
     except InputError as error:
         return None, [_error(f"metadata: {POLICY_KEY}", str(error))]
+    except (ValueError, LookupError, RecursionError) as error:
+        return None, [_error(f"metadata: {CALLS_KEY}", f"it is not a call tree: {error}")]
     nodes, tags, findings = _read_nodes(model)
     calls = tuple(CallEntry(*row[:5], *tensors) for row, tensors in zip(rows, passed, strict=True))
     modules = {row[0]: make_module(row[0], row[5]) for row in rows}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
@@ -21,6 +22,7 @@ from hieronnx.files.external import check_data
 from hieronnx.files.metadata import CALLS_KEY, CARRY, explain_dropped, read_metadata
 from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_node_keys, read_skeleton
+from hieronnx.graph.soundness import find_faults
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import find_readers, first_output, walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
@@ -132,10 +134,10 @@ def load_ir_model(model: ModelLike) -> ir.Model:
     if not isinstance(model, str | os.PathLike):
         if not hasattr(model, "graph"):
             raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
-        with reading_graph("the model"):
-            return ir.serde.deserialize_model(model)
+        return deserialize(model, "the model")
     path = require_file(Path(model))
     check_data(path)
+    deserialize(read_skeleton(path), f"'{path}'", whole=False)
     try:
         with reading_graph(f"'{path}'"):
             loaded = ir.load(path)
@@ -186,9 +188,25 @@ def read_structure(path: Path) -> ir.Model:
     Raises:
         HieronnxError: If the file is missing or is not an ONNX model.
     """
-    skeleton = read_skeleton(require_file(path))
-    with reading_graph(f"'{path}'"):
-        return ir.serde.deserialize_model(skeleton)
+    return deserialize(read_skeleton(require_file(path)), f"'{path}'", whole=False)
+
+
+def deserialize(model: onnx.ModelProto, name: str, *, whole: bool = True) -> ir.Model:
+    """Make of a message the model that it is.
+
+    Args:
+        model: The message.
+        name: What it is called in errors.
+        whole: Whether it has all contents; a skeleton lacks those of large initializers.
+
+    Raises:
+        HieronnxError: If it is not sound.
+    """
+    fault = next(find_faults(model, whole=whole), None)
+    if fault is not None:
+        raise HieronnxError(f"{name} is not a sound model: {fault.place}: {fault.message}; fix it with what made it")
+    with reading_graph(name):
+        return ir.serde.deserialize_model(model)
 
 
 def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:

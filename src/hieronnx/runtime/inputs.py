@@ -99,6 +99,8 @@ def _read(file: Path, inputs: Sequence[FileInput]) -> Feeds:
             return {name: content[name] for name in content.files}
     except HieronnxError:
         raise
+    except InputError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise HieronnxError(f"cannot read the inputs in '{file}': {error}") from error
 

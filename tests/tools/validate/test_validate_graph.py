@@ -250,7 +250,7 @@ def varint(value: int) -> bytes:
         (bytes(16), {"location": "/weights.data"}, [("error", "external-data")]),
         (bytes(16), {"location": "C:\\weights.data"}, [("error", "external-data")]),
         (bytes(16), {"location": "wei\x00ghts"}, [("warning", "external-data")]),
-        (bytes(16), {"location": ""}, [("error", "onnx")]),
+        (bytes(16), {"location": ""}, [("error", "onnx")] * 2),
     ],
 )
 def test_the_files_of_weights_are_looked_at_and_not_opened(

@@ -18,7 +18,7 @@ from hieronnx.errors import InputError
 from hieronnx.files.claims import RESTORE, Claim, Finding, call_place, check_claim, node_place
 from hieronnx.files.document import CallEntry, Document, describe_file, read_document
 from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, PREFIX, read_metadata
-from hieronnx.files.opening import reading_graph, sidecar_path
+from hieronnx.files.opening import deserialize, reading_graph, sidecar_path
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import walk_nodes
@@ -82,7 +82,7 @@ def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:
         HieronnxError: If it is not one.
     """
     with reading_graph(f"the graph of '{name}'"):
-        model = ir.serde.deserialize_model(skeleton)
+        model = deserialize(skeleton, f"the graph of '{name}'", whole=False)
         return model, view_model(model)
 
 

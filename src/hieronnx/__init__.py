@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.hierarchy.records import Node as Node
     from hieronnx.hierarchy.tags import TagPolicy as TagPolicy
     from hieronnx.tools.analyze.counting import analyze as analyze
+    from hieronnx.tools.analyze.formulas import Formula as Formula
+    from hieronnx.tools.analyze.formulas import Term as Term
     from hieronnx.tools.analyze.result import AnalysisResult as AnalysisResult
     from hieronnx.tools.analyze.result import AnalyzedNode as AnalyzedNode
     from hieronnx.tools.analyze.result import CategoryShare as CategoryShare
@@ -77,6 +79,7 @@ _NAMES = {
     "hierarchy.records": "Attribution BoundTensor Call CallId Initializer Module Node",
     "hierarchy.tags": "TagPolicy",
     "tools.analyze.counting": "analyze",
+    "tools.analyze.formulas": "Formula Term",
     "tools.analyze.result": "AnalysisResult AnalyzedNode CategoryShare ModuleLine Tally TensorUse",
     "tools.annotate": "AnnotateResult annotate",
     "tools.axes": "AxesCheck",

@@ -16,7 +16,9 @@ from hieronnx.cli.options import (
     json_option,
     markdown_option,
     path_argument,
+    quiet_option,
     threshold_option,
+    top_option,
 )
 
 
@@ -35,6 +37,8 @@ from hieronnx.cli.options import (
     help="List the modules in this order, not as a tree.",
 )
 @depth_option("Levels of modules below the root or each match.")
+@top_option("List only N modules and operators: the first by --sort, or by multiply-adds.")
+@quiet_option("Print the totals alone.")
 @all_calls_option
 @click.option("--detailed", is_flag=True, help="List the nodes.")
 @click.option("--tensors", is_flag=True, help="List the tensors: the call that makes each, and those that read it.")
@@ -51,6 +55,8 @@ def analyze_command(
     model: Path,
     sort: str | None,
     depth: int | None,
+    top: int | None,
+    quiet: bool,
     detailed: bool,
     as_json: bool,
     as_csv: bool,
@@ -64,24 +70,26 @@ def analyze_command(
 
     Any ONNX file will do; no weights are read. Categories with less attributed than their threshold are marked.
     Filters restrict which nodes are counted; parameters and bytes are those of the modules and the file.
-    Multiply-adds are those of matrix products, convolutions, recurrent layers and attention.
+    Multiply-adds are those of matrix products, convolutions, recurrent layers and attention; where axes are dynamic,
+    formulas of these.
 
     \b
     Examples:
       hieronnx analyze model.onnx --depth 2
       hieronnx analyze model.onnx --sort parameters --dim batch=1
+      hieronnx analyze model.onnx --all --top 10
       hieronnx analyze model.onnx --module '*.0.*' --op MatMul --detailed
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.syntax import parse_dim, parse_threshold
     from hieronnx.errors import InputError
-    from hieronnx.report.analysis import analysis_to_csv, analysis_to_markdown, render_analysis
+    from hieronnx.report.analysis import analysis_to_csv, analysis_to_markdown, render_analysis, render_totals
     from hieronnx.tools.analyze.counting import analyze
 
     if as_json and as_csv:
         raise InputError("--json and --csv are two forms of the same output; give one of them")
     percents, sizes = dict(map(parse_threshold, thresholds)), dict(map(parse_dim, dims))
     result = analyze(model, thresholds=percents, dims=sizes, **options)
-    shown: dict[str, Any] = {"sort": sort, "depth": depth, "detailed": detailed}
+    shown: dict[str, Any] = {"sort": sort, "depth": depth, "top": top, "detailed": detailed}
     csv = analysis_to_csv(result, detailed=detailed, tensors=options["tensors"]) if as_csv else ""
     if modules_json is not None:
         write_report(modules_json, json.dumps(result.make_module_table(), indent=1) + "\n")
@@ -91,6 +99,8 @@ def analyze_command(
         print_json(result.to_dict(detailed=detailed))
     elif as_csv:
         print_text(csv)
+    elif quiet:
+        print_text(render_totals(result, colour=use_colour()))
     else:
         written = "\n".join(f"wrote {path}" for path in (modules_json, markdown) if path is not None)
         print_text(render_analysis(result, colour=use_colour(), **shown), written)

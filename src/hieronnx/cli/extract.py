@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_json, print_notes, print_text, show, use_colour
-from hieronnx.cli.options import json_option, path_argument
+from hieronnx.cli.options import json_option, path_argument, quiet_option
 
 
 @click.command("extract", short_help="Cut a module call out as a model of its own.")
@@ -24,13 +24,21 @@ from hieronnx.cli.options import json_option, path_argument
     help="Write every call that matches into FOLDER, each as a file named after it.",
 )
 @click.option("--relative-names", is_flag=True, help="Name parameters as the module itself does.")
+@quiet_option("Print nothing but notes and errors.")
 @json_option
 def extract_command(
-    model: Path, target: str, output: Path | None, folder: Path | None, relative_names: bool, as_json: bool
+    model: Path,
+    target: str,
+    output: Path | None,
+    folder: Path | None,
+    relative_names: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Extract the module call TARGET from MODEL as an ONNX model of its own.
 
-    Its inputs are what the module received, its outputs what it returned; an input that it did not receive is told.
+    Its inputs are what the module received, its outputs what it returned; an input that it did not receive is told,
+    and so is what it returned and the file does not hold any more.
     It has the weights that it needs, and the hierarchy below the module.
 
     \b
@@ -48,7 +56,7 @@ def extract_command(
     if (output is None) == (folder is None):
         raise click.UsageError("Give one of -o FILE and --all FOLDER.")
     if folder is not None:
-        _extract_all(model, target, folder, relative_names, as_json)
+        _extract_all(model, target, folder, relative_names, quiet, as_json)
         return
     from hieronnx.errors import AmbiguousTargetError, InputError
     from hieronnx.files.torch_scopes import note_torch_scopes
@@ -60,10 +68,11 @@ def extract_command(
     except AmbiguousTargetError as error:
         raise InputError(f"{error}, or take all with --all") from error
     print_notes(note_torch_scopes(str(model), result.hierarchy.strategy))
-    show(result, render_extraction, as_json=as_json)
+    if as_json or not quiet:
+        show(result, render_extraction, as_json=as_json)
 
 
-def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
+def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, quiet: bool, as_json: bool) -> None:
     from hieronnx.errors import count
     from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.extraction import render_extractions
@@ -75,6 +84,6 @@ def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, a
     print_notes(note_torch_scopes(str(model), results[0].hierarchy.strategy))
     if as_json:
         print_json({"extracted": [result.to_dict() for result in results], "skipped": skipped})
-    else:
+    elif not quiet:
         notes = f", {len(skipped):,} without nodes" if skipped else ""
         print_text(render_extractions(results, colour=use_colour()), f"{count(len(results), 'part')} written{notes}")

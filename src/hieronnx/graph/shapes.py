@@ -7,7 +7,7 @@ computed, for onnx's inference follows only some of such numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -27,18 +27,26 @@ _MOST_NUMBERS = 16
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 
 
-def infer_types(model: ir.Model, dims: Mapping[str, int]) -> dict[ir.Value, onnx.ValueInfoProto]:
+def infer_types(
+    model: ir.Model, dims: Mapping[str, int], keep: Callable[[str], bool] = lambda _: True
+) -> dict[ir.Value, onnx.ValueInfoProto]:
     """Infer the types of a model's tensors, of those in bodies too; what the file says of them is built upon.
 
     Args:
         model: The model; it is not changed, and none of its weights are read.
         dims: Sizes of dynamic axes, by the axes' names.
+        keep: Says of the name of an axis whether it means something; another is inferred anew.
 
     Raises:
         HieronnxError: If it cannot be done, with onnx's reason.
     """
     try:
-        inferred = onnx.shape_inference.infer_shapes(_copy_structure(model, dims), data_prop=True)
+        copy = _copy_structure(model, dims)
+        for info in (*copy.graph.value_info, *copy.graph.output):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.dim_param and not keep(dim.dim_param):
+                    dim.Clear()
+        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=True)
     except (ir.serde.SerdeError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, LookupError) as error:
         raise HieronnxError(f"the shapes that the file lacks cannot be inferred: {error}") from error
     return dict(_read_types(model.graph, inferred.graph))

@@ -17,16 +17,17 @@ from hieronnx.hierarchy.hierarchy import draw_arms
 from hieronnx.report.names import clean_name, escape_markdown, make_markdown_table, name_call, name_module
 from hieronnx.report.summary import list_evidence
 from hieronnx.report.text import align_rows, format_size, join_blocks, render_table
+from hieronnx.tools.analyze.formulas import Formula, shorten
 
 if TYPE_CHECKING:
-    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine
+    from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, ModuleLine, Tally
 
 # What the lines of modules can be sorted by, and where a line has it.
 _MEASURES = {
     "nodes": "total.nodes",
     "parameters": "parameters",
     "bytes": "bytes",
-    "multiply-adds": "total.multiply_adds",
+    "multiply-adds": "total.weight",
 }
 SORT_KEYS = tuple(_MEASURES)
 
@@ -56,6 +57,7 @@ def render_analysis(
     *,
     sort: str | None = None,
     depth: int | None = None,
+    top: int | None = None,
     detailed: bool = False,
     colour: bool = False,
 ) -> str:
@@ -65,20 +67,39 @@ def render_analysis(
         analysis: The analysis.
         sort: One of `SORT_KEYS`: the modules as a flat table in this order; a tree if not given.
         depth: How many levels of modules below the root, or below each match, to show.
+        top: List only so many modules and operators: the first by `sort`, or by multiply-adds.
         detailed: Whether to list the nodes.
         colour: Whether to use ANSI colours.
     """
-    sections = _list_sections(analysis, sort, depth, detailed=detailed, tree=sort is None)
+    sort = _choose_order(analysis, sort, top)
+    sections = _list_sections(analysis, sort, depth, top, detailed=detailed, tree=sort is None)
     blocks = [_render_section(section, colour) for section in sections]
     return join_blocks(*blocks, *(f"note: {clean_name(note)}" for note in analysis.notes))
 
 
+def _choose_order(analysis: AnalysisResult, sort: str | None, top: int | None) -> str | None:
+    if sort is not None or top is None:
+        return sort
+    return "multiply-adds" if analysis.total.weight else "nodes"
+
+
+def render_totals(analysis: AnalysisResult, *, colour: bool = False) -> str:
+    """Render the totals of an analysis alone."""
+    return _render_section(_make_totals(analysis), colour)
+
+
 def analysis_to_markdown(
-    analysis: AnalysisResult, *, sort: str | None = None, depth: int | None = None, detailed: bool = False
+    analysis: AnalysisResult,
+    *,
+    sort: str | None = None,
+    depth: int | None = None,
+    top: int | None = None,
+    detailed: bool = False,
 ) -> str:
     """Return an analysis as a Markdown document; the options are those of `render_analysis`."""
     blocks = [f"# {escape_markdown(analysis.model)}"]
-    for section in _list_sections(analysis, sort, depth, detailed=detailed, tree=False):
+    sort = _choose_order(analysis, sort, top)
+    for section in _list_sections(analysis, sort, depth, top, detailed=detailed, tree=False):
         table = make_markdown_table(section.columns, section.rows, _NUMBERS)
         blocks += [f"## {section.title}", table, escape_markdown(section.below)]
     blocks += [escape_markdown(f"note: {clean_name(note)}") for note in analysis.notes]
@@ -97,10 +118,14 @@ def _render_section(section: _Section, colour: bool) -> str:
 # -- sections ---------------------------------------------------------------------------------------------
 
 
+def _make_totals(analysis: AnalysisResult) -> _Section:
+    return _Section("Totals", (analysis.model, "value"), list(_list_totals(analysis)))
+
+
 def _list_sections(
-    analysis: AnalysisResult, sort: str | None, depth: int | None, *, detailed: bool, tree: bool
+    analysis: AnalysisResult, sort: str | None, depth: int | None, top: int | None, *, detailed: bool, tree: bool
 ) -> Iterator[_Section]:
-    yield _Section("Totals", (analysis.model, "value"), list(_list_totals(analysis)))
+    yield _make_totals(analysis)
     if analysis.by_evidence and analysis.nodes:
         yield _make_evidence(analysis)
     if analysis.categories and analysis.hierarchy is None:
@@ -110,11 +135,12 @@ def _list_sections(
         yield _make_categories(analysis)
     if analysis.nodes:
         operators = [(operator, f"{number:,}") for operator, number in analysis.total.operators.items()]
-        more = len(operators) - _MOST_OPERATORS
+        most = top or _MOST_OPERATORS
+        more = len(operators) - most
         below = f"and {count(more, 'operator')} more" if more > 0 else ""
-        yield _Section("Operators", ("operator", "nodes"), operators[:_MOST_OPERATORS], below)
+        yield _Section("Operators", ("operator", "nodes"), operators[:most], below)
     if analysis.modules:
-        yield _make_modules(analysis, sort, depth, tree)
+        yield _make_modules(analysis, sort, depth, tree, top or _MOST_LINES)
     if detailed:
         yield _Section("Nodes", _NODES, [_make_node_row(node) for node in analysis.nodes], long=True)
     if analysis.tensors:
@@ -132,7 +158,7 @@ def _list_totals(analysis: AnalysisResult) -> Iterator[tuple[str, str]]:
         asked = ", ".join(f"{name} {text}" for name, text in analysis.filters.items())
         yield f"nodes counted ({asked})", f"{total.nodes:,}"
     at_least = f" (at least: not known of {count(total.uncounted, 'node')})" if total.uncounted else ""
-    yield "multiply-adds" + at_least, f"{total.multiply_adds:,}"
+    yield "multiply-adds" + at_least, _write_work(total)
     yield "initializers", f"{analysis.initializers:,}"
     yield "elements in initializers", f"{analysis.elements:,}"
     yield "bytes in initializers", f"{analysis.bytes:,}"
@@ -162,7 +188,7 @@ def _make_categories(analysis: AnalysisResult) -> _Section:
     return _Section("Categories", columns, rows)
 
 
-def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None, tree: bool) -> _Section:
+def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None, tree: bool, most: int) -> _Section:
     shown = {
         position: line
         for position, line in enumerate(analysis.modules)
@@ -178,9 +204,9 @@ def _make_modules(analysis: AnalysisResult, sort: str | None, depth: int | None,
     known = analysis.parameters is not None
     sizes = ("parameters", "bytes") if known else ()
     columns = ("call", "module", "nodes", "own", *sizes, "multiply-adds", "operators")
-    rows = [_make_row(label, line, known) for label, line in named[:_MOST_LINES]]
+    rows = [_make_row(label, line, known) for label, line in named[:most]]
     hidden = 0 if analysis.filters else (analysis.calls or 0) - len(analysis.modules)
-    below = _describe_modules([line for _, line in named], deeper, hidden, known)
+    below = _describe_modules([line for _, line in named], most, deeper, hidden, known)
     return _Section("Modules", columns, rows, below)
 
 
@@ -192,14 +218,21 @@ def _make_row(label: str, line: ModuleLine, known: bool) -> tuple[str, ...]:
         f"{line.total.nodes:,}",
         f"{line.own.nodes:,}" if line.own.nodes else "-",
         *(f"({text})" if line.repeated else text for text in sizes),
-        f"{line.total.multiply_adds:,}" + ("+" if line.total.uncounted else ""),
+        _write_work(line.total) + ("+" if line.total.uncounted else ""),
         list_some([f"{operator} {n:,}" for operator, n in line.total.operators.items()], _OPERATORS_OF_LINE),
     )
 
 
-def _describe_modules(lines: Sequence[ModuleLine], deeper: int, hidden: int, known: bool) -> str:
-    parts = [f"{count(min(len(lines), _MOST_LINES), 'call')} shown"]
-    if more := max(len(lines) - _MOST_LINES, 0):
+def _write_work(work: Tally | AnalyzedNode) -> str:
+    """Write multiply-adds, as a formula where they depend on dynamic axes."""
+    if work.formula is not None:
+        return work.formula.write(shorten)
+    return "?" if work.multiply_adds is None else f"{work.multiply_adds:,}"
+
+
+def _describe_modules(lines: Sequence[ModuleLine], most: int, deeper: int, hidden: int, known: bool) -> str:
+    parts = [f"{count(min(len(lines), most), 'call')} shown"]
+    if more := max(len(lines) - most, 0):
         parts.append(f"{more:,} more left out: narrow it down with --module, or take --csv or --json")
     if deeper:
         parts.append(f"{deeper:,} deeper")
@@ -221,7 +254,7 @@ def _name_in_graph(name: str, graph: str) -> str:
 def _make_node_row(node: AnalyzedNode) -> tuple[str, ...]:
     known = node.attribution
     attribution = ("", "", "") if known is None else (str(known.scope), known.evidence, known.confidence)
-    work = "?" if node.multiply_adds is None else f"{node.multiply_adds:,}"
+    work = _write_work(node)
     several = () if known is None or known.origins == (known.scope,) else known.origins
     name = _name_in_graph(node.name or node.output, node.graph)
     return (node.operator, name, node.category, node.tag or "", *attribution, work, ", ".join(map(name_call, several)))
@@ -237,6 +270,7 @@ _NODE_COLUMNS = {
     "evidence": "attribution.evidence",
     "confidence": "attribution.confidence",
     "multiply_adds": "multiply_adds",
+    "formula": "formula",
 }
 _LINE_COLUMNS = {
     "tag": "call.tag",
@@ -250,6 +284,7 @@ _LINE_COLUMNS = {
     "operators": "total.operators",
     **{name: name for name in ("parameters", "parameter_bytes", "other_bytes", "repeated")},
     "multiply_adds": "total.multiply_adds",
+    "formula": "total.formula",
     "uncounted_nodes": "total.uncounted",
 }
 _FILE_COLUMNS = {**_LINE_COLUMNS, "own_nodes": "total.nodes"}
@@ -285,7 +320,9 @@ def _to_cell(record: object, path: str) -> Any:
     value: Any = record
     for name in path.split("."):
         value = getattr(value, name, None)
-    if isinstance(value, Mapping):
+    if isinstance(value, Formula):
+        value = str(value)
+    elif isinstance(value, Mapping):
         value = " ".join(f"{key}={number}" for key, number in value.items())
     elif isinstance(value, tuple):
         value = json.dumps(value)

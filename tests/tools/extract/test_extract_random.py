@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from hieronnx.tools.extract.extracting import Extractor
 from support.annotated import annotated
@@ -61,7 +61,8 @@ def run_whole(made: Made) -> dict[str, np.ndarray]:
     whole.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 2]) for name in names)
     rng = np.random.default_rng(0)
     fed = {name: rng.standard_normal((2, 2)).astype(np.float32) for name in INPUTS}
-    return fed | dict(zip(names, open_session(whole).run(None, fed), strict=True))
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in made.model.graph.initializer}
+    return fed | weights | dict(zip(names, open_session(whole).run(None, fed), strict=True))
 
 
 @settings(max_examples=150, deadline=None)

@@ -20,6 +20,7 @@ from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_threshol
 from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, find_common_path, find_owner, select_rows, walk_up
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, CallId
 from hieronnx.hierarchy.tags import label_call
+from hieronnx.tools.analyze.formulas import Formula, Size, add
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
@@ -76,7 +77,7 @@ def analyze(
     described = list(_describe(graph, hierarchy))
     chosen = list(_choose(described, rows, filters))
     counts, problems = count_nodes(graph, [node for node, _ in chosen], sizes)
-    nodes = tuple(replace(item, multiply_adds=count) for (_, item), count in zip(chosen, counts, strict=True))
+    nodes = tuple(_add_count(item, count) for (_, item), count in zip(chosen, counts, strict=True))
     scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
     initializers = _measure_initializers(graph, hierarchy, scopes)
     levels = LEVELS if hierarchy else ()
@@ -132,11 +133,16 @@ def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Describ
             output=output,
             category=category_of(node.op_type, node.domain),
             multiply_adds=None,
+            formula=None,
             attribution=attribution,
             tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
             attributed=attribution is not None and attribution.is_attributed(least),
         )
         yield node, described
+
+
+def _add_count(node: AnalyzedNode, count: Size | None) -> AnalyzedNode:
+    return replace(node, formula=count) if isinstance(count, Formula) else replace(node, multiply_adds=count)
 
 
 def _choose(described: Sequence[_Described], rows: TreeRows | None, filters: Mapping[str, str]) -> Iterator[_Described]:
@@ -198,7 +204,7 @@ def _note_fused(nodes: Sequence[AnalyzedNode]) -> Iterator[str]:
 
 
 def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str, int]) -> Iterator[str]:
-    """Say which axes would have to be known for all multiply-adds to be."""
+    """Say which axes would have to be known for all multiply-adds to be numbers."""
     names = sorted({name for value in model.graph.inputs for name in axis_names(value) if name not in dims})
     if names and any(node.multiply_adds is None for node in nodes):
         options = " ".join(f"--dim {name}=SIZE" for name in names)
@@ -210,9 +216,13 @@ def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str
 
 def _tally(nodes: Sequence[AnalyzedNode]) -> Tally:
     operators = Counter(node.operator for node in nodes)
-    counts = [node.multiply_adds for node in nodes]
     ordered = dict(sorted(operators.items(), key=lambda item: (-item[1], item[0])))
-    return Tally(len(nodes), ordered, sum(count or 0 for count in counts), counts.count(None))
+    known = sum(node.multiply_adds or 0 for node in nodes)
+    unknown = [node.formula for node in nodes if node.multiply_adds is None]
+    formulas = [formula for formula in unknown if formula is not None]
+    total = add(*formulas, known)
+    formula = total if isinstance(total, Formula) else None
+    return Tally(len(nodes), ordered, known, len(unknown) - len(formulas), formula)
 
 
 def _share(nodes: Sequence[AnalyzedNode], limits: Mapping[str, float], known: bool) -> Iterator[CategoryShare]:

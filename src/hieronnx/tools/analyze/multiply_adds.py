@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from hieronnx.hierarchy.categories import DOMAINS, OPERATORS
+from hieronnx.tools.analyze.formulas import Size, broadcast, multiply
 
-Shape: TypeAlias = tuple[int, ...]
+Shape: TypeAlias = tuple[Size, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Operation:
         return self.outputs[position] if position < len(self.outputs) else ()
 
 
-_Formula: TypeAlias = Callable[[Operation], "int | None"]
+_Formula: TypeAlias = Callable[[Operation], "Size | None"]
 
 
 def needs_shapes(op_type: str, domain: str) -> bool:
@@ -47,7 +46,7 @@ def needs_shapes(op_type: str, domain: str) -> bool:
     return _find_formula(op_type, domain) is not None
 
 
-def count_multiply_adds(operation: Operation) -> int | None:
+def count_multiply_adds(operation: Operation) -> Size | None:
     """Return an operator's multiply-adds; None where its shapes do not tell or the operator is not known."""
     op_type, domain = operation.op_type, operation.domain
     formula = _find_formula(op_type, domain)
@@ -57,7 +56,7 @@ def count_multiply_adds(operation: Operation) -> int | None:
         count = formula(operation)
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return None  # what does not fit the operator (too few axes, a stride of 0) has no count
-    return count if count is None or count >= 0 else None
+    return count if not isinstance(count, int) or count >= 0 else None
 
 
 def _find_formula(op_type: str, domain: str) -> _Formula | None:
@@ -69,15 +68,16 @@ def _find_formula(op_type: str, domain: str) -> _Formula | None:
 # -- matrix products --------------------------------------------------------------------------------------
 
 
-def _matmul(op: Operation, other: int = 1) -> int | None:
+def _matmul(op: Operation, other: int = 1) -> Size | None:
     """Count the product of the first input and another."""
     a = _transposed(op.input(0), op, "transA", "transBatchA")
     b = _transposed(op.input(other), op, "transB", "transBatchB")
     if a and b:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])  # it raises where they do not fit
-        return prod((*batch, *a[-2:], b[-1] if len(b) > 1 else 1))
+        batch = zip_longest(reversed(a[:-2]), reversed(b[:-2]), fillvalue=1)
+        sizes = [broadcast(*pair) for pair in batch]  # it raises where they do not fit
+        return multiply(*sizes, *a[-2:], b[-1] if len(b) > 1 else 1)
     output, inner = op.output(0), a[-1:] if a else (b or ())[-2:]
-    return prod(output) * inner[0] if output is not None and inner else None
+    return multiply(*output) * inner[0] if output is not None and inner else None
 
 
 def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> Shape | None:
@@ -89,30 +89,30 @@ def _transposed(shape: Shape | None, op: Operation, matrix: str, batch: str) -> 
     return (*shape[:-2], shape[-1], shape[-2]) if op.attributes.get(matrix) else shape
 
 
-def _packed_matmul(op: Operation) -> int | None:
+def _packed_matmul(op: Operation) -> Size | None:
     """Count a product with weights in blocks: their size is an attribute, or the output's."""
     a, made = op.input(0), op.output(0)
     if not a:
         return None
     columns = op.attributes.get("N") or (made[-1] if made else None)
-    return None if columns is None else prod(a) * int(columns)
+    return None if columns is None else multiply(*a) * columns
 
 
-def _einsum(op: Operation) -> int | None:
+def _einsum(op: Operation) -> Size | None:
     """Count every combination of indices once for each product of two operands."""
     if any(shape is None for shape in op.inputs):
         return None
     terms = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")[0].split(",")
     if len(terms) != len(op.inputs):
         return None
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Size] = {}
     for term, shape in zip(terms, op.inputs, strict=True):
         labels = _label(term, len(shape or ()))
         if labels is None:
             return None
         for label, size in zip(labels, shape or (), strict=True):
-            sizes[label] = max(sizes.get(label, 1), size) if size else 0
-    return prod(sizes.values()) * (len(terms) - 1)
+            sizes[label] = broadcast(sizes.get(label, 1), size)
+    return multiply(*sizes.values()) * (len(terms) - 1)
 
 
 def _label(term: str, rank: int) -> list[str] | None:
@@ -127,13 +127,13 @@ def _label(term: str, rank: int) -> list[str] | None:
 # -- convolutions -----------------------------------------------------------------------------------------
 
 
-def _conv(op: Operation, weight_position: int = 1, *, channels_last: bool = False) -> int | None:
+def _conv(op: Operation, weight_position: int = 1, *, channels_last: bool = False) -> Size | None:
     """Count a convolution with its weight (filters, channels of a group, sizes) at this input."""
     weight = op.input(weight_position)
     if not weight:
         return None
     output = op.output(0) or (None if channels_last else _convolve(op.input(0), weight, op.attributes))
-    return prod(output) * prod(weight[1:]) if output else None
+    return multiply(*output) * multiply(*weight[1:]) if output else None
 
 
 def _convolve(shape: Shape | None, weight: Shape, attributes: Mapping[str, Any]) -> Shape | None:
@@ -153,34 +153,34 @@ def _convolve(shape: Shape | None, weight: Shape, attributes: Mapping[str, Any])
     return (shape[0], weight[0], *sizes)
 
 
-def _conv_transpose(op: Operation, weight_position: int = 1) -> int | None:
+def _conv_transpose(op: Operation, weight_position: int = 1) -> Size | None:
     """Count a transposed convolution: every element of the input meets the kernel of its channel."""
     shape, weight = op.input(0), op.input(weight_position)
-    return prod(shape) * prod(weight[1:]) if shape and weight else None
+    return multiply(*shape) * multiply(*weight[1:]) if shape and weight else None
 
 
-def _causal_conv(op: Operation) -> int | None:
+def _causal_conv(op: Operation) -> Size | None:
     shape, weight = op.input(0), op.input(1)
-    return prod(shape) * weight[-1] if shape and weight else None
+    return multiply(*shape) * weight[-1] if shape and weight else None
 
 
 # -- layers -----------------------------------------------------------------------------------------------
 
 
-def _recurrent(op: Operation) -> int | None:
+def _recurrent(op: Operation) -> Size | None:
     """Count the products with the two weights at every step of every sequence."""
     shape, weight, recurrence = op.input(0), op.input(1), op.input(2)
     if shape is None or len(shape) != 3 or weight is None or recurrence is None:
         return None
-    return shape[0] * shape[1] * (prod(weight) + prod(recurrence))
+    return shape[0] * shape[1] * (multiply(*weight) + multiply(*recurrence))
 
 
-def _attend(batch: int, queries: int, keys: int, width: int, value_width: int) -> int:
+def _attend(batch: Size, queries: Size, keys: Size, width: Size, value_width: Size) -> Size:
     """Count scores and weighted values over all heads; what a causal mask hides is counted too."""
     return batch * queries * keys * (width + value_width)
 
 
-def _attention(op: Operation) -> int | None:
+def _attention(op: Operation) -> Size | None:
     """Count the standard operator's, with heads packed in three dimensions or apart in four."""
     query, key, value, past = op.input(0), op.input(1), op.input(2), op.input(4)
     if not (query and key and value) or past is None:
@@ -198,17 +198,17 @@ def _attention(op: Operation) -> int | None:
     return _attend(query[0], queries, keys + (past[2] if past else 0), heads * size, heads * value_size)
 
 
-def _projected_attention(op: Operation, past_position: int = 4) -> int | None:
+def _projected_attention(op: Operation, past_position: int = 4) -> Size | None:
     """Count ONNX Runtime's attention that projects its input itself."""
     shape, weight, past = op.input(0), op.input(1), op.input(past_position)
     if shape is None or len(shape) != 3 or weight is None or len(weight) != 2 or past is None:
         return None
     sizes = op.attributes.get("qkv_hidden_sizes") or (weight[1] // 3,) * 3
     keys = shape[1] + (past[3] if past else 0)
-    return prod(shape) * weight[1] + _attend(shape[0], shape[1], keys, sizes[0], sizes[2])
+    return multiply(*shape) * weight[1] + _attend(shape[0], shape[1], keys, sizes[0], sizes[2])
 
 
-def _multi_head_attention(op: Operation) -> int | None:
+def _multi_head_attention(op: Operation) -> Size | None:
     query, key, value, past = op.input(0), op.input(1), op.input(2), op.input(6)
     if query is None or key is None or value is None or past is None:
         return None
@@ -226,7 +226,7 @@ def _multi_head_attention(op: Operation) -> int | None:
     return _attend(query[0], query[1], keys + before, query[2], value_width)
 
 
-def _group_query_attention(op: Operation) -> int | None:
+def _group_query_attention(op: Operation) -> Size | None:
     query, past, present = op.input(0), op.input(3), op.output(1)
     heads, key_heads = op.attributes.get("num_heads"), op.attributes.get("kv_num_heads")
     if query is None or len(query) != 3 or not heads or not key_heads or (past is None and not present):
@@ -237,18 +237,18 @@ def _group_query_attention(op: Operation) -> int | None:
     return _attend(query[0], query[1], keys, width, width)
 
 
-def _experts(op: Operation) -> int | None:
+def _experts(op: Operation) -> Size | None:
     """Count the experts that each token is sent to."""
     shape, first, second, gate = op.input(0), op.input(2), op.input(4), op.input(6)
     if not shape or not first or not second or gate is None:
         return None
-    each = prod(first[1:]) + prod(second[1:]) + (prod(gate[1:]) if gate else 0)
-    return prod(shape[:-1]) * int(op.attributes.get("k", 1)) * each
+    each = multiply(*first[1:]) + multiply(*second[1:]) + (multiply(*gate[1:]) if gate else 0)
+    return multiply(*shape[:-1]) * int(op.attributes.get("k", 1)) * each
 
 
-def _linear_model(op: Operation) -> int | None:
+def _linear_model(op: Operation) -> Size | None:
     shape = op.input(0)
-    return None if shape is None else prod(shape[:-1]) * len(op.attributes.get("coefficients", ()))
+    return None if shape is None else multiply(*shape[:-1]) * len(op.attributes.get("coefficients", ()))
 
 
 # -- the table --------------------------------------------------------------------------------------------

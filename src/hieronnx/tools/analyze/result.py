@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from hieronnx.errors import HieronnxError
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, Node
+from hieronnx.tools.analyze.formulas import Formula
 from hieronnx.tools.results import Result, dump_record
 
 
@@ -23,7 +24,9 @@ class AnalyzedNode(Result):
     output: str
     category: str
     multiply_adds: int | None
-    """None where they are not known."""
+    """None where they are not known, or depend on dynamic axes."""
+    formula: Formula | None
+    """The multiply-adds as a formula of the dynamic axes that they depend on; None where they depend on none."""
     attribution: Node | None
     """What the hierarchy says of it; None without a hierarchy."""
     tag: str | None
@@ -44,9 +47,16 @@ class Tally:
     operators: Mapping[str, int]
     """How many nodes there are of each operator, the most frequent first."""
     multiply_adds: int
-    """Of the nodes where they are known; the nodes of a loop's body count once."""
+    """Of the nodes where they are known numbers; the nodes of a loop's body count once."""
     uncounted: int
-    """How many nodes have multiply-adds that are not known."""
+    """How many nodes have multiply-adds that are not known, not as a formula either."""
+    formula: Formula | None
+    """All of the multiply-adds as a formula, where some depend on dynamic axes; else None."""
+
+    @property
+    def weight(self) -> int:
+        """The multiply-adds, with 1 for every dynamic axis: what they are sorted by."""
+        return self.multiply_adds if self.formula is None else self.formula.weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,17 +13,19 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.walks import walk_nodes
+from hieronnx.tools.analyze.formulas import Size, read_size
 from hieronnx.tools.analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
 
-_Sizes: TypeAlias = tuple[int | None, ...]
+_Sizes: TypeAlias = tuple[Size | None, ...]
 
 
 def count_nodes(
     model: ir.Model, nodes: Sequence[ir.Node], dims: Mapping[str, int]
-) -> tuple[list[int | None], list[str]]:
+) -> tuple[list[Size | None], list[str]]:
     """Count the multiply-adds of nodes; shapes are inferred only if some are missing that are needed.
 
-    Returns the count of each node, None where it is not known, and what kept shapes from being inferred, if anything.
+    Returns the count of each node, a formula where it depends on dynamic axes and None where it is not known, and what
+    kept shapes from being inferred, if anything.
 
     Raises:
         InputError: If the model has no axis of such a name, or a size is not positive.
@@ -48,23 +50,27 @@ def count_nodes(
     return counts, [] if problem is None else [problem]
 
 
-def _count(node: ir.Node, shapes: _Shapes) -> int | None:
+def _count(node: ir.Node, shapes: _Shapes) -> Size | None:
     inputs, outputs = ([shapes.find(value) for value in values] for values in (node.inputs, node.outputs))
     attributes = {name: attribute.value for name, attribute in node.attributes.items() if not attribute.is_ref()}
     return count_multiply_adds(Operation(node.op_type, node.domain, inputs, outputs, attributes))
 
 
 class _Shapes:
-    """The shapes of a model's tensors; inferring those that the file lacks is a step of its own, for it takes time."""
+    """The shapes of a model's tensors; inferring those that the file lacks is a step of its own, for it takes time.
+
+    The size of a dynamic axis is a formula: of the axes of the model's inputs, but for those whose sizes are given.
+    """
 
     def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
         self._model = model
         self._dims = dims
+        self._axes = {name for value in model.graph.inputs for name in axis_names(value)}
         self._inferred: dict[ir.Value, _Sizes] = {}
         if dims:
             _check_dims(model, dims)
 
-    def find(self, value: ir.Value | None) -> tuple[int, ...] | None:
+    def find(self, value: ir.Value | None) -> tuple[Size, ...] | None:
         """Return the shape of a tensor if it is wholly known; that of an absent one is empty."""
         if value is None:
             return ()
@@ -76,32 +82,35 @@ class _Shapes:
         return None if sizes is None or None in sizes else sizes  # type: ignore[return-value]  # None was ruled out
 
     def could_be_inferred(self, value: ir.Value | None) -> bool:
-        """Say whether inference may tell more of a tensor: a named axis stays unknown unless some are fixed."""
-        if value is None:
-            return False
-        if value.shape is None:
-            return True
-        if self._dims:
-            return self.find(value) is None
-        return any(not isinstance(dim, int) and dim.value is None for dim in value.shape)
+        """Say whether inference may tell more of a tensor."""
+        return value is not None and self.find(value) is None
 
     def infer(self) -> str | None:
         """Infer the shapes that the file lacks, without weights; return what kept that from being done, if anything."""
         try:
-            inferred = infer_types(self._model, self._dims)
+            inferred = infer_types(self._model, self._dims, self._is_known)
         except HieronnxError as error:
             return str(error)
         for value, info in inferred.items():
             if info.type.tensor_type.HasField("shape"):
                 dims = info.type.tensor_type.shape.dim
-                self._inferred[value] = tuple(d.dim_value if d.HasField("dim_value") else None for d in dims)
+                self._inferred[value] = tuple(
+                    d.dim_value if d.HasField("dim_value") else self._read(d.dim_param) for d in dims
+                )
         return None
 
     def _sizes(self, value: ir.Value) -> _Sizes | None:
         if value.shape is None:
             return None
-        sizes = (d if isinstance(d, int) else self._dims.get(d.value or "") for d in value.shape)
-        return tuple(size if size is None or size >= 0 else None for size in sizes)  # some write -1 for unknown
+        sizes = (d if isinstance(d, int) else self._read(d.value or "") for d in value.shape)
+        # Some write -1 for unknown.
+        return tuple(None if isinstance(size, int) and size < 0 else size for size in sizes)
+
+    def _is_known(self, axis: str) -> bool:
+        return self._read(axis) is not None
+
+    def _read(self, axis: str) -> Size | None:
+        return read_size(axis, self._axes, self._dims) if axis else None
 
 
 def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:

@@ -55,9 +55,11 @@ class Source:
 
     @cached_property
     def values(self) -> Mapping[int, ir.Value]:
-        """The tensors that nodes read or make, and those that the model receives and returns."""
+        """The tensors that nodes read or make, and those that the model receives, holds and returns."""
         main, whole = self.view.graphs[0], self.opened.model.graph
-        values = dict(zip((*main.outputs, *main.inputs), (*whole.outputs, *whole.inputs), strict=True))
+        held = ((self.view.find_tensor("", name), value) for name, value in whole.initializers.items())
+        values = {tensor: value for tensor, value in held if tensor is not None}
+        values.update(zip((*main.outputs, *main.inputs), (*whole.outputs, *whole.inputs), strict=True))
         for viewed, node in zip(self.view.nodes, self.nodes, strict=True):
             values.update((t, v) for t, v in zip(viewed.inputs, node.inputs, strict=True) if v is not None)
             values.update((t, v) for t, v in zip(viewed.outputs, node.outputs, strict=True) if t != NO_TENSOR)

@@ -626,3 +626,20 @@ def test_files_before_version_1_3_do_not_say_who_reads(pair: hieronnx.ExportResu
     part = hieronnx.extract(path, "scale", output=tmp_path / "part.onnx")
     assert part.hierarchy.modules[""].expected_tag is None
     assert hieronnx.validate(tmp_path / "part.onnx", strict=True).passed
+
+
+def test_a_part_has_the_tags_that_its_own_structure_lets_expect(tmp_path: Path) -> None:
+    result = exported("bert", "torchscript").result
+    part = hieronnx.extract(result.path, "encoder.layer.1.attention", output=tmp_path / "part.onnx")
+    assert {path: module.expected_tag for path, module in part.hierarchy.modules.items() if path != "self.dropout"} == {
+        "": "/BertAttention",
+        "self": "/BertAttention/BertSelfAttention",
+        "self.query": "/BertAttention/BertSelfAttention",
+        "self.key": "/BertAttention/BertSelfAttention",
+        "self.value": "/BertAttention/BertSelfAttention",
+        "output": "/BertAttention/BertSelfOutput",
+        "output.dense": "/BertAttention/BertSelfOutput",
+        "output.LayerNorm": "/BertAttention/BertSelfOutput/LayerNorm",
+        "output.dropout": "/BertAttention/BertSelfOutput",
+    }
+    assert hieronnx.validate(tmp_path / "part.onnx", strict=True).passed

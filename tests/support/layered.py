@@ -51,7 +51,8 @@ def make_hierarchy(layers: int = 3, width: int = 3) -> Hierarchy:
         for n, path in enumerate(paths)
         for step in range(width)
     ]
-    return Hierarchy(modules, tuple(calls), tuple(nodes), tuple(Initializer(name, name, ()) for name in names))
+    initializers = tuple(Initializer(name, name, ()) for name in names)
+    return Hierarchy(modules, tuple(calls), tuple(nodes), initializers, strategy="captured")
 
 
 def write(

@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
+from torch import nn
 
 import support.cli
 from hieronnx import AnalysisResult, HieronnxError, analyze, load
@@ -465,6 +466,9 @@ def test_the_module_table_is_the_ground_truth(tmp_path: Path) -> None:
         assert table[path]["class_name"] == type(module).__name__
         assert table[path]["parameters"] == [name for name, _ in module.named_parameters()]
         assert table[path]["children"] == [name for name, _ in module.named_children()]
+        assert list(table[path]["child_classes"]) == table[path]["children"]
+        assert table[path]["depth"] == (path.count(".") + 1 if path else 0)
+        assert (table[path]["expected_tag"] is None) == (type(module).forward is nn.Module.forward)
     called = {call.id.module for call in hierarchy.calls}
     assert {path for path, entry in table.items() if entry["tag"] is None} == set(table) - called != set()
 

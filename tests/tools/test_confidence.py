@@ -7,11 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+import torch
+from torch import nn
 
 import hieronnx
 from hieronnx.errors import InputError
 from support.cli import run
+from support.exports import quiet
 from support.layered import write_layered
 
 LEVELS = {"captured": "high", "name": "medium", "dataflow": "low"}
@@ -22,8 +26,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a file of which every third node is known by capture, by name, by dataflow."""
     path = write_layered(tmp_path_factory.mktemp("confidence") / "model.onnx")
     evidence = list(LEVELS)
-    import onnx
-
     proto = onnx.load(path)
     for number, node in enumerate(proto.graph.node):
         for entry in node.metadata_props:
@@ -78,3 +80,17 @@ def test_an_unknown_level_is_refused_before_anything_is_done(model: Path, tmp_pa
         with pytest.raises(InputError, match="no level of confidence 'sure'"):
             attempt()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_and_an_annotation_count_as_asked(tmp_path: Path) -> None:
+    net, inputs, path = nn.Sequential(nn.Linear(4, 4)).eval(), (torch.ones(1, 4),), tmp_path / "net.onnx"
+    with quiet():
+        made = hieronnx.export(net, inputs, path, exporter="torchscript", strategy="usage_based", min_confidence="high")
+    found = hieronnx.annotate(path, net, strategy="usage_based", min_confidence="high")
+    for result in (made, found):
+        assert [node.evidence for node in result.hierarchy.nodes] == ["parameter"]
+        assert result.hierarchy.coverage() == 0.0
+        described = result.to_dict()
+        assert (described["strategy"], described["hierarchy"]["strategy"]) == ("usage_based", "usage_based")
+        assert described["hierarchy"]["summary"]["below"] == 1
+    assert found.hierarchy.nodes[0].consumers == ()

@@ -123,6 +123,10 @@ WRITERS = [
 ]
 
 
+STRATEGIES = {by_export_with_htp: "htp", by_annotate: "htp"}
+STRATEGIES |= dict.fromkeys((by_carry, by_optimize, by_quantize), "carried")
+
+
 def own(entry: onnx.StringStringEntryProto) -> bool:
     """Say whether an entry is one that hieronnx writes; torch's own are left where they are."""
     return entry.key.startswith("hieronnx.") or entry.key == "namespace"
@@ -139,7 +143,9 @@ def test_every_command_writes_the_same_fields(
     assert fields
     assert all(keys - SOMETIMES == NODE_FIELDS for keys in fields)
     assert {entry.key for entry in model.metadata_props if own(entry)} - SOMETIMES == MODEL_FIELDS
-    assert hieronnx.load(output).policy == TagPolicy(None), "tags were made with all of torch.nn"
+    hierarchy = hieronnx.load(output)
+    assert hierarchy.policy == TagPolicy(None), "tags were made with all of torch.nn"
+    assert hierarchy.strategy == STRATEGIES.get(write, "captured")
     if write is not by_extract_in_memory:
         assert sidecar_keys(output) == sidecar_keys(exported[1])
 

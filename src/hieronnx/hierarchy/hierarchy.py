@@ -142,7 +142,8 @@ class Hierarchy:
     policy: TagPolicy = field(default_factory=TagPolicy)
     """Which modules have a tag of their own."""
     strategy: str | None = None
-    """How the nodes were attributed, one of `STRATEGIES`; None where a file before version 1.3 does not say."""
+    """How the nodes were attributed: `captured`, `htp`, `usage_based`, `carried` (from the file that a tool made this
+    one of), `torch_scopes` (torch's own record of modules); None where a file before version 1.3 does not say."""
     min_confidence: str = "low"
     """The least confidence with which a node counts as attributed."""
 

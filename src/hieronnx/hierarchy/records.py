@@ -36,14 +36,6 @@ CONFIDENCE: Mapping[str, str] = {
 
 LEVELS = ("high", "medium", "low")
 """The levels of confidence, the highest first."""
-STRATEGIES: Mapping[str, str] = {
-    "captured": "what the exporter itself recorded",
-    "htp": "by the values that model and file compute",
-    "usage_based": "by parameters and dataflow",
-    "carried": "from the file that a tool made this one of",
-    "torch_scopes": "torch's own record of modules",
-}
-"""How the nodes of a file can have been attributed."""
 
 
 @dataclass(frozen=True, slots=True)

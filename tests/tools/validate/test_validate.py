@@ -133,6 +133,20 @@ ELSEWHERE = {"module": "layers.9", "call": 0}
         (at("tensors", 0, "producer", to="/Net"), "warning", "sidecar-derived", "sidecar: $.tensors"),
         (at("nodes", 4, "confidence", to="low"), "warning", "sidecar-derived", "sidecar: $.nodes[].confidence"),
         (at("modules", "layers.1", "tag", to=None), "warning", "sidecar-derived", "sidecar: $.modules[].tag"),
+        (
+            at("modules", "layers.1", "expected_tag", to="/X"),
+            "warning",
+            "sidecar-derived",
+            "sidecar: $.modules[].expected_tag",
+        ),
+        (
+            at("modules", "", "child_classes", to={"layers.0": "other.Layer"}),
+            "error",
+            "sidecar-modules",
+            "sidecar: root module",
+        ),
+        (at("nodes", 4, "consumers", to=["/Net"]), "warning", "sidecar-derived", "sidecar: $.nodes[].consumers"),
+        (at("model", "strategy", to="htp"), "error", "agreement", "strategy"),
         (at("model", "opset", to={"": 9}), "warning", "sidecar-derived", "sidecar: $.model.opset"),
         (at("nodes", 4, "name", to="other"), "warning", "sidecar-derived", "sidecar: $.nodes[].name"),
         (
@@ -307,7 +321,13 @@ def test_other_categories_only_warn(tmp_path: Path) -> None:
 
 
 def test_the_exit_code_says_whether_something_was_found(model: Path) -> None:
-    assert (run(model).exit_code, run(model).output) == (0, "nothing wrong\n")
+    assert run(model).exit_code == 0
+    assert [line.split() for line in run(model).output.splitlines()] == [
+        ["category", "nodes", "attributed", "percent", "threshold"],
+        ["mathematical", "9", "9", "100.0", "95", "ok"],
+        [],
+        ["nothing", "wrong"],
+    ]
     spoil(model, at("new", to=1))
     assert run(model).exit_code == 0
     assert run(model, "--strict").exit_code == 1

@@ -219,7 +219,7 @@ class AnalysisResult(Result):
             tags[call.id.module].append(call.tag)
         return {
             path: {
-                **dump_record(module, {"path", "depth"}),
+                **dump_record(module, {"path"}),
                 "tag": next(iter(tags[path]), None),
                 "call_tags": tags[path],
             }

@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.extract.result import PartInput as PartInput
     from hieronnx.tools.extract.result import PartOutput as PartOutput
     from hieronnx.tools.optimize import optimize as optimize
+    from hieronnx.tools.past import with_past as with_past
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
@@ -83,6 +84,7 @@ _NAMES = {
     "tools.extract.extracting": "extract extract_all",
     "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
     "tools.optimize": "optimize",
+    "tools.past": "with_past",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
     "tools.validate.validating": "ValidateResult validate",

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -211,6 +212,7 @@ def _call(factory: Callable[[], object], target: str) -> object:
         raise TargetError(f"target '{target}' raised {describe_error(error)}") from error
 
 
+@cache
 def list_torch_nn() -> list[str] | None:
     """List the modules of torch.nn without importing torch; None where they cannot be found so."""
     spec = importlib.util.find_spec("torch")
@@ -234,7 +236,7 @@ def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | Non
         config = transformers.AutoConfig.from_pretrained(target, **options)
         # Where nobody passes a cache in, torch cannot export one that comes from nowhere.
         for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
-            if hasattr(part, "use_cache"):
+            if hasattr(part, "use_cache") and (use_cache or part.use_cache):
                 part.use_cache = use_cache
         loader = _choose_class(transformers, config, target, auto_class)
         if hasattr(loader, "config_class"):  # only the auto classes may fetch code, and only they take the option

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hieronnx.capture.eager import untouched
+from hieronnx.capture.inputs import make_inputs
 from hieronnx.capture.names import list_parameters, name_arguments, name_leaves, name_results
 from hieronnx.capture.private_torch import pytree
+from hieronnx.capture.specs import InputSpec
 from hieronnx.errors import InputError, describe_error
 
 _CACHE = "past_key_values"
@@ -33,7 +35,12 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
     Raises:
         InputError: The model has no cache of keys and values, or does not return it.
     """
-    kwargs = _make_inputs(model, _draw(model) if input_ids is None else input_ids)
+    parameters = list_parameters(model)
+    if missing := [name for name in ("input_ids", "attention_mask", _CACHE) if name not in parameters]:
+        raise InputError(f"{type(model).__name__}.forward takes no {missing[0]}, so it is no decoder with a cache")
+    if input_ids is None:
+        input_ids = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, _PAST + _NEW))])["input_ids"]
+    kwargs = _make_step(model, input_ids)
     returned = _run(model, kwargs)
     cache = returned.get(_CACHE) if isinstance(returned, Mapping) else None
     if cache is None:
@@ -46,11 +53,9 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
     return {"kwargs": kwargs, "dynamic_shapes": shapes, "input_names": inputs, "output_names": outputs}
 
 
-def _make_inputs(model: nn.Module, input_ids: Tensor) -> dict[str, Any]:
+def _make_step(model: nn.Module, input_ids: Tensor) -> dict[str, Any]:
     """Make the inputs of a later step: the cache of the text but its last tokens, and these."""
     parameters = list_parameters(model)
-    if missing := [name for name in ("input_ids", "attention_mask", _CACHE) if name not in parameters]:
-        raise InputError(f"{type(model).__name__}.forward takes no {missing[0]}, so it is no decoder with a cache")
     mask = torch.ones_like(input_ids)
     mask[-1, 0] = 0  # a mask of ones alone would be folded away
     first = input_ids.shape[1] - _NEW
@@ -58,13 +63,6 @@ def _make_inputs(model: nn.Module, input_ids: Tensor) -> dict[str, Any]:
     inputs = {"input_ids": input_ids[:, first:], "attention_mask": mask, "position_ids": _count(mask)[:, first:]}
     inputs[_CACHE] = _copy_cache(model, returned.get(_CACHE) if isinstance(returned, Mapping) else None)
     return {name: inputs[name] for name in parameters if name in inputs}
-
-
-def _draw(model: nn.Module) -> Tensor:
-    count = getattr(model.config, "vocab_size", None) or model.config.get_text_config().vocab_size  # type: ignore[union-attr, operator]
-    generator = torch.Generator().manual_seed(0)
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    return torch.randint(0, int(count), (_BATCH, _PAST + _NEW), generator=generator).to(device)
 
 
 def _count(mask: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.locate import LocateResult as LocateResult
     from hieronnx.tools.locate import locate as locate
     from hieronnx.tools.optimize import optimize as optimize
+    from hieronnx.tools.past import with_past as with_past
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
@@ -93,6 +94,7 @@ _NAMES = {
     "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
     "tools.locate": "LocateResult LocatedNode locate",
     "tools.optimize": "optimize",
+    "tools.past": "with_past",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
     "tools.validate.validating": "ValidateResult validate",

@@ -155,7 +155,7 @@ def test_a_file_does_not_replace_a_module_of_its_name(project: Path) -> None:
         ("wrong.py:net", ["failed", "SyntaxError"]),
         ("missing.py:net", ["no file", "missing.py"]),
         ("zoo_module.py", ["zoo_module.py:object"]),
-        ("./nowhere/at all", ["no such target", "expected 'demo'", "hub id"]),
+        ("./nowhere/at all", ["no folder", "expected 'demo'", "hub id"]),
     ],
 )
 def test_a_wrong_reference_gets_one_clear_line(project: Path, target: str, parts: list[str]) -> None:

@@ -129,6 +129,20 @@ def test_without_onnx_runtime_it_is_said(
         export(Masked(), tmp_path, INPUTS, dynamic_shapes=TOKENS)
 
 
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.rand_like(x) * 100
+
+
+def test_what_is_wrong_at_the_examples_sizes_too_says_nothing_of_axes(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"exporter": "torchscript", "dynamic_shapes": {"x": {0: "rows"}}}
+    result = export(Noisy(), tmp_path, {"x": torch.randn(3, 2)}, **options)
+    assert result.axes is not None
+    assert "at the example's sizes either" in str(result.axes.not_checked)
+    result = export(Noisy(), tmp_path, {"x": torch.randn(3, 2)}, export_params=False, **options)
+    assert result.axes == hieronnx.AxesCheck(not_checked="the file has no weights")
+
+
 def test_nothing_is_checked_where_nothing_is_dynamic(tmp_path: Path) -> None:
     assert export(Masked(), tmp_path, INPUTS, exporter="torchscript").axes is None
 

@@ -107,7 +107,7 @@ def list_dynamic_axes(request: ExportRequest) -> tuple[DynamicAxis, ...]:
     """List the axes that an export's `dynamic_shapes` or `dynamic_axes` make dynamic; not those left to torch."""
     found = []
     leaves = name_leaves(_arguments(request))
-    for position, spec in _pair_specs(request, leaves):
+    for position, spec in pair_specs(request, leaves):
         name, leaf = leaves[position]
         if isinstance(leaf, Tensor) and spec:
             sizes = spec.items() if isinstance(spec, Mapping) else enumerate(spec)
@@ -123,8 +123,12 @@ def _arguments(request: ExportRequest) -> list[tuple[str, Any]]:
     return name_arguments(request.model, request.args, request.kwargs)
 
 
-def _pair_specs(request: ExportRequest, leaves: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, Any]]:
-    """Yield what is said of the axes of each leaf, by its position."""
+def pair_specs(request: ExportRequest, leaves: Sequence[tuple[str, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield what an export's options say of the axes of each leaf of its inputs, by the leaf's position.
+
+    Raises:
+        InputError: If dynamic shapes have another structure than the inputs.
+    """
     shapes, axes = request.options.get("dynamic_shapes"), request.options.get("dynamic_axes")
     if not shapes:
         names = request.options.get("input_names") or [name for name, _ in leaves]
@@ -140,8 +144,11 @@ def _pair_specs(request: ExportRequest, leaves: Sequence[tuple[str, Any]]) -> It
         else:
             spec = shapes[index] if index < len(shapes) else None
         flat = pytree.tree_leaves(spec, is_leaf=_is_axes)
-        if len(flat) == count:
-            yield from enumerate(flat, start)
+        if spec is not None and len(flat) != count:
+            raise InputError(
+                f"the dynamic shapes of input '{name}' have not its structure: {len(flat)} for {count} values"
+            )
+        yield from enumerate(flat if spec is not None else [None] * count, start)
         start += count
 
 

@@ -39,10 +39,16 @@ def capture_dynamo(request: ExportRequest) -> Captured:
     watcher = _Watcher(request.model)
     names = DynamoNames(request)
     options = dict(request.options)
+
+    def returned(token: Any, result: Any) -> None:
+        watcher.returned(token, result)
+        if token == ROOT:
+            names.note_returned(result)
+
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
     with (
-        private_torch.observe_module_calls(watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_module_calls(watcher.enter, returned, watcher.leave),
         private_torch.observe_translation(names.translated),
         private_torch.observe_renaming(names.rename_inputs, names.rename_outputs),
         private_torch.observe_fx_nodes(watcher.mark),

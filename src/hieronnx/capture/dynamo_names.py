@@ -24,6 +24,11 @@ class DynamoNames:
         self._names = request.names
         self._names.fill_inputs(())
         self._names.fill_outputs(())
+        self._returned: list[tuple[str, Any]] | None = None
+
+    def note_returned(self, result: Any) -> None:
+        """Note the names of what the model returned, when it does."""
+        self._returned = [(name, None) for name, _ in name_results(result)]
 
     def translated(self, model: ir.Model, program: torch.export.ExportedProgram) -> None:
         """Name what the program takes and returns, constants left out, which are no part of the graph."""
@@ -32,7 +37,9 @@ class DynamoNames:
         received = [spec.arg for spec in signature.input_specs if spec.kind is InputKind.USER_INPUT]
         self._names.fill_inputs(_keep_variable(arguments, received, model.graph.inputs))
         returned = [spec.arg for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-        self._names.fill_outputs(_keep_variable(name_results(_rebuild_result(program)), returned, model.graph.outputs))
+        # Where torch could only trace strictly, nobody saw the model return.
+        named = name_results(_rebuild_result(program)) if self._returned is None else self._returned
+        self._names.fill_outputs(_keep_variable(named, returned, model.graph.outputs))
 
     def rename_inputs(self, model: ir.Model) -> None:
         """Let no input have the name of another tensor; outputs get other names afterwards."""

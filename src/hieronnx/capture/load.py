@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,9 @@ _WHERE = "it must be installed or lie in the current directory"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
-def load_model(target: str, *, trust_remote_code: bool = False, auto_class: str | None = None) -> nn.Module:
+def load_model(
+    target: str, *, trust_remote_code: bool = False, auto_class: str | None = None, use_cache: bool = False
+) -> nn.Module:
     """Return the model that a target names; one that is built here is in eval mode.
 
     The current directory becomes importable, as with `python -m`, and stays so: models import late too.
@@ -35,6 +38,7 @@ def load_model(target: str, *, trust_remote_code: bool = False, auto_class: str 
             object is an nn.Module, an nn.Module class or a function that returns one, called with nothing.
         trust_remote_code: allow a Hugging Face model to bring code of its own.
         auto_class: the transformers class to load with, instead of the one its config names.
+        use_cache: let a Hugging Face model return its cache of keys and values.
 
     Raises:
         TargetError: there is no such target, or it gives no model.
@@ -47,7 +51,7 @@ def load_model(target: str, *, trust_remote_code: bool = False, auto_class: str 
         return build_demo()
     if _is_reference(target):
         return _build(load_reference(target), target)
-    return _load_pretrained(target, trust_remote_code, auto_class)
+    return _load_pretrained(target, trust_remote_code, auto_class, use_cache)
 
 
 def check_target(target: str) -> None:
@@ -208,6 +212,7 @@ def _call(factory: Callable[[], object], target: str) -> object:
         raise TargetError(f"target '{target}' raised {describe_error(error)}") from error
 
 
+@cache
 def list_torch_nn() -> list[str] | None:
     """List the modules of torch.nn without importing torch; None where they cannot be found so."""
     spec = importlib.util.find_spec("torch")
@@ -222,17 +227,17 @@ def list_torch_nn() -> list[str] | None:
     return None
 
 
-def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | None) -> nn.Module:
+def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | None, use_cache: bool) -> nn.Module:
     """Load a Hugging Face model with the class that its config names."""
     import transformers
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
         config = transformers.AutoConfig.from_pretrained(target, **options)
-        # Nobody passes a cache in here, and torch cannot export one that comes from nowhere.
+        # Where nobody passes a cache in, torch cannot export one that comes from nowhere.
         for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
-            if getattr(part, "use_cache", False):
-                part.use_cache = False
+            if hasattr(part, "use_cache") and (use_cache or part.use_cache):
+                part.use_cache = use_cache
         loader = _choose_class(transformers, config, target, auto_class)
         if hasattr(loader, "config_class"):  # only the auto classes may fetch code, and only they take the option
             options = {}

@@ -80,8 +80,9 @@ def name_results(result: Any) -> list[tuple[str, Any]]:
     Example:
         `{"logits": a, "states": (b, c)}` has `logits`, `states_0`, `states_1`; `(a, b)` has `output_0`, `output_1`.
     """
-    by_position = isinstance(result, list | tuple) and not hasattr(result, "_fields")
-    named = ((steps if steps and not by_position else (_OUTPUT, *steps), leaf) for steps, leaf in _walk(result))
+    named = (
+        (steps if steps and not steps[0].isdecimal() else (_OUTPUT, *steps), leaf) for steps, leaf in _walk(result)
+    )
     return [("_".join(steps), leaf) for steps, leaf in named]
 
 

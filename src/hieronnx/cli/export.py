@@ -34,6 +34,12 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
 @click.option(
     "--torch-names", is_flag=True, help="Let torch name inputs and outputs, not forward's arguments and results."
 )
+@click.option(
+    "--with-past",
+    is_flag=True,
+    help="Export a Hugging Face decoder with its cache: inputs past_key_values.N.key, outputs present.N.key, lengths "
+    "and batch dynamic.",
+)
 @click.option("--train", is_flag=True, help="Export in training mode, dropout and all; eval mode if not given.")
 @exporter_option
 @click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")
@@ -76,11 +82,14 @@ def export_command(
     Examples:
       hieronnx export demo -o demo.onnx
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
+      hieronnx export ./gpt2 -o gpt2.onnx --with-past
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.errors import check_folder
+    from hieronnx.errors import InputError, check_folder
 
     loading = read_loading(target, options)
     check_folder(options["output"])
+    if loading.with_past and dynamic:
+        raise InputError("--with-past makes batch and lengths dynamic; it does not go with --dynamic")
     from hieronnx.cli.syntax import parse_dynamic, parse_names
     from hieronnx.report.summary import render_export
     from hieronnx.tools.export import check_choices
@@ -98,7 +107,8 @@ def export_command(
 
         model = loaded.model.train(options["train"])
         given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.kwargs, axes)}
-        options |= {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None}
+        options = {**loaded.options, **options, **given}
         result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)
         result = replace(result, made_up=loaded.made_up)
     show_written(result, render_export, "tree" if result.hierarchy.calls else None, as_json=as_json)

@@ -19,12 +19,14 @@ class Loaded:
         args: The inputs by position.
         kwargs: The inputs by keyword.
         made_up: The inputs that nobody gave, and what they are made from.
+        options: Options of torch that go with them: names and dynamic axes.
     """
 
     model: Any
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     made_up: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,14 @@ class Loading:
     specs: Sequence[InputSpec]
     inputs_from: str | None
     trust_remote_code: bool
+    with_past: bool = False
 
     def load(self, report: Callable[[str], None]) -> Any:
         """Load the model."""
         from hieronnx.capture.load import load_model
 
         report(f"loading {self.target}")
-        return load_model(self.target, trust_remote_code=self.trust_remote_code)
+        return load_model(self.target, trust_remote_code=self.trust_remote_code, use_cache=self.with_past)
 
     def load_with_inputs(self, report: Callable[[str], None]) -> Loaded:
         """Load the model, and make its example inputs."""
@@ -51,6 +54,12 @@ class Loading:
         report("making inputs")
         if self.inputs_from is not None:
             return Loaded(model, *call_maker(self.inputs_from, model))
+        if self.with_past:
+            from hieronnx.tools.past import with_past
+
+            given = with_past(model)
+            kwargs = given.pop("kwargs")
+            return Loaded(model, (), kwargs, dict.fromkeys(given["input_names"], "config"), given)
         examples = make_examples(model, self.specs)
         return Loaded(model, (), examples.values, examples.made_up)
 
@@ -73,9 +82,12 @@ def read_loading(target: str, options: dict[str, Any]) -> Loading:
     names = {spec.name for spec in given}  # these replace the file's
     path = options.pop("input_specs")
     listed = [spec for spec in read_input_specs(path) if spec.name not in names] if path else []
-    specs, maker = [*listed, *given], options.pop("inputs_from")
-    if maker is not None and specs:
-        raise InputError("--inputs-from gives all inputs; it does not go with --input and --input-specs")
+    specs, maker, with_past = [*listed, *given], options.pop("inputs_from"), options.pop("with_past", False)
+    if specs and (maker is not None or with_past):
+        option = "--inputs-from" if maker is not None else "--with-past"
+        raise InputError(f"{option} gives all inputs; it does not go with --input and --input-specs")
+    if with_past and (":" in target or target == "demo"):
+        raise InputError("--with-past is of Hugging Face models; in Python, export(model, **hieronnx.with_past(model))")
     if maker is not None:
         check_reference(maker)
-    return Loading(target, specs, maker, options.pop("trust_remote_code"))
+    return Loading(target, specs, maker, options.pop("trust_remote_code"), with_past)

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
@@ -260,8 +260,10 @@ def check_choices(exporter: str, strategy: str, torch_nn: str | Sequence[str], o
     return TagPolicy.parse(torch_nn, list_torch_nn())
 
 
-def _check_option_names(names: Iterable[str]) -> None:
+def _check_option_names(names: Collection[str]) -> None:
     """Refuse what is not an option of torch.onnx.export, or is set here."""
+    if not names:
+        return
     from torch import onnx as torch_onnx
 
     if reserved := sorted({"dynamo", "verbose"} & set(names)):

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.dynamic import pair_specs
 from hieronnx.capture.names import list_parameters, make_unique, name_arguments, name_leaves, name_results
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import InputError
@@ -24,9 +25,10 @@ def torchscript_options(request: ExportRequest) -> dict[str, Any]:
     shapes = options.pop("dynamic_shapes", None)
     if not shapes or options.get("dynamic_axes"):
         return options
-    inputs = name_arguments(request.model, request.args, request.kwargs)
-    specs = shapes if isinstance(shapes, Mapping) else dict(zip((name for name, _ in inputs), shapes, strict=False))
-    axes = {name: _dynamic_axes(name, value, specs.get(name)) for name, value in inputs}
+    leaves = name_leaves(name_arguments(request.model, request.args, request.kwargs))
+    axes = {
+        leaves[position][0]: _dynamic_axes(*leaves[position], spec) for position, spec in pair_specs(request, leaves)
+    }
     traced = name_traced_inputs(request)
     options["input_names"] = options.get("input_names") or traced
     names = dict(zip(traced, options["input_names"], strict=False))
@@ -36,14 +38,9 @@ def torchscript_options(request: ExportRequest) -> dict[str, Any]:
 
 def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
     """Name the dynamic axes of one input; those that torch.export would name by itself get the input's name."""
-    if spec is None:
+    if spec is None or not isinstance(value, torch.Tensor):
         return {}
-    sizes = dict(enumerate(spec)) if isinstance(spec, list | tuple) else spec
-    if not isinstance(value, torch.Tensor) or not isinstance(sizes, Mapping):
-        raise InputError(
-            f"the TorchScript exporter takes dynamic axes of tensors only, and input {name!r} is a "
-            f"{type(value).__name__}; use exporter 'dynamo', or give dynamic_axes and input_names"
-        )
+    sizes = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
     return {
         axis: size if isinstance(size, str) else getattr(size, "__name__", f"{name}_{axis}")
         for axis, size in sizes.items()
@@ -110,8 +107,9 @@ def _flatten_untraceable(
     """Replace inputs that torch.jit.trace refuses by their tensors; also return what puts them together again."""
     flat: list[tuple[str, Any]] = []
     makers: list[Callable[[Iterator[Any]], Any]] = []
-    for name, value in inputs:
-        if _is_traceable(value):
+    for position, (name, value) in enumerate(inputs, 1):
+        # torch takes a dict in the last place for keywords.
+        if _is_traceable(value) and not (position == len(inputs) and isinstance(value, dict)):
             flat.append((name, value))
             makers.append(next)
             continue

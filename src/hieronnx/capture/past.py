@@ -1,0 +1,108 @@
+"""A decoder with its cache of keys and values: flat inputs and outputs, named as optimum names them.
+
+The cache is one of Transformers' own, made of what the model itself returned; nothing here knows a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hieronnx.capture.eager import untouched
+from hieronnx.capture.inputs import make_inputs
+from hieronnx.capture.names import list_parameters, name_arguments, name_leaves, name_results
+from hieronnx.capture.private_torch import pytree
+from hieronnx.capture.specs import InputSpec
+from hieronnx.errors import InputError, describe_error
+
+_CACHE = "past_key_values"
+_BATCH, _PAST, _NEW = 2, 5, 3  # all different, and none of them 1: torch takes equal sizes for one
+_SEQUENCE, _PAST_SEQUENCE = "sequence_length", "past_sequence_length"
+_AXES: Mapping[str, Mapping[int, str]] = {
+    "input_ids": {0: "batch_size", 1: _SEQUENCE},
+    "attention_mask": {0: "batch_size", 1: f"{_PAST_SEQUENCE} + {_SEQUENCE}"},
+    "position_ids": {0: "batch_size", 1: _SEQUENCE},
+    _CACHE: {0: "batch_size", 2: _PAST_SEQUENCE},
+}
+
+
+def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[str, Any]:
+    """Return the inputs of a decoder with its cache, their names and those of the outputs, and the dynamic axes.
+
+    Raises:
+        InputError: The model has no cache of keys and values, or does not return it.
+    """
+    parameters = list_parameters(model)
+    if missing := [name for name in ("input_ids", "attention_mask", _CACHE) if name not in parameters]:
+        raise InputError(f"{type(model).__name__}.forward takes no {missing[0]}, so it is no decoder with a cache")
+    if input_ids is None:
+        input_ids = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, _PAST + _NEW))])["input_ids"]
+    kwargs = _make_step(model, input_ids)
+    returned = _run(model, kwargs)
+    cache = returned.get(_CACHE) if isinstance(returned, Mapping) else None
+    if cache is None:
+        raise InputError(f"{type(model).__name__} does not return its cache; set config.use_cache = True")
+    present = _name_pairs("present", cache)
+    outputs = [present.get(id(leaf), name) for name, leaf in name_results(returned) if isinstance(leaf, Tensor)]
+    past = _name_pairs(_CACHE, kwargs[_CACHE])
+    inputs = [past.get(id(leaf), name) for name, leaf in name_leaves(name_arguments(model, (), kwargs))]
+    shapes = {name: _spread(value, dict(_AXES[name])) for name, value in kwargs.items()}
+    return {"kwargs": kwargs, "dynamic_shapes": shapes, "input_names": inputs, "output_names": outputs}
+
+
+def _make_step(model: nn.Module, input_ids: Tensor) -> dict[str, Any]:
+    """Make the inputs of a later step: the cache of the text but its last tokens, and these."""
+    parameters = list_parameters(model)
+    mask = torch.ones_like(input_ids)
+    mask[-1, 0] = 0  # a mask of ones alone would be folded away
+    first = input_ids.shape[1] - _NEW
+    returned = _run(model, {"input_ids": input_ids[:, :first], "attention_mask": mask[:, :first], "use_cache": True})
+    inputs = {"input_ids": input_ids[:, first:], "attention_mask": mask, "position_ids": _count(mask)[:, first:]}
+    inputs[_CACHE] = _copy_cache(model, returned.get(_CACHE) if isinstance(returned, Mapping) else None)
+    return {name: inputs[name] for name in parameters if name in inputs}
+
+
+def _count(mask: Tensor) -> Tensor:
+    """Number the tokens that a mask shows, as `generate` does."""
+    return (mask.cumsum(-1) - 1).clamp(min=0)
+
+
+def _run(model: nn.Module, kwargs: dict[str, Any]) -> Any:
+    try:
+        with untouched(model, (), kwargs) as (_, inputs):
+            return model(**inputs)
+    except Exception as error:
+        raise InputError(f"{type(model).__name__} does not run with a cache: {describe_error(error)}") from error
+
+
+def _copy_cache(model: nn.Module, cache: Any) -> Any:
+    """Return the keys and values of a cache in one that grows, which torch can take apart."""
+    from transformers import DynamicCache
+    from transformers.exporters.exporter_dynamo import register_pytree_node
+
+    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())]
+    if not pairs or not all(isinstance(tensor, Tensor) for pair in pairs for tensor in pair):
+        kind = type(cache).__name__
+        raise InputError(f"{type(model).__name__} keeps no keys and values for each layer, but a {kind}")
+    register_pytree_node(DynamicCache)
+    return DynamicCache(pairs)
+
+
+def _name_pairs(name: str, cache: Any) -> dict[int, str]:
+    """Name the tensors of a cache, by their identities."""
+    named = {}
+    for index, layer in enumerate(cache.layers):
+        named[id(layer.keys)] = f"{name}.{index}.key"
+        named[id(layer.values)] = f"{name}.{index}.value"
+    return named
+
+
+def _spread(value: Any, axes: dict[int, str]) -> Any:
+    """Return the dynamic shapes of an input: of a cache, in the structure that torch takes it apart into."""
+    if isinstance(value, Tensor):
+        return axes
+    take_apart: Callable[[Any], tuple[Sequence[Any], Any]] = pytree.SUPPORTED_NODES[type(value)].flatten_fn
+    return pytree.tree_map(lambda leaf: axes if isinstance(leaf, Tensor) else None, list(take_apart(value)[0]))

@@ -14,7 +14,8 @@ between     what it reads was made by one call, what it makes is read by another
             inside the lowest call above both. That may be coarse, but is never a sibling's.
 parameter   it is a parameter under its own name, for the module that owns it: exporters write weights that are
             equal only once, and the others as copies
-consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all
+consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all, once
+            these have theirs
 root        nothing is known; an honest fallback that never counts as covered
 
 `propagate` is for many: a node goes to the deepest call that has more than half of all that it hears, and some from
@@ -52,23 +53,37 @@ def fill_gaps(
     """Return the attributions, one for each node, with every gap (None) filled by the first rule that applies."""
     if None not in attributions:
         return [item for item in attributions if item is not None]
-    heard = _Neighbours(view).listen(attributions, tree)
-    outputs = (view.node_key(index)[1] for index in range(len(view.nodes)))
-    owners = (output.rpartition(".")[0] if output in parameters else None for output in outputs)
-    return [
-        item or _fill_between(around, owner, tree)
-        for item, around, owner in zip(attributions, heard, owners, strict=True)
-    ]
+    neighbours = _Neighbours(view)
+    heard = neighbours.listen(attributions, tree)
+    filled = [item or _fill_between(around, tree) for item, around in zip(attributions, heard, strict=True)]
+    for index in range(len(filled) - 1, -1, -1):  # who reads a node comes after it
+        if attributions[index] is None and not heard[index].before:
+            readers = neighbours.readers[index]
+            served = [(heard[index].around, False) if n is None else _scope_of(filled[n]) for n in readers]
+            output = view.node_key(index)[1]
+            owner = output.rpartition(".")[0] if output in parameters else None
+            filled[index] = _serve(served, owner, tree)
+    return filled
 
 
-def _fill_between(heard: _Heard, owner: str | None, tree: CallTree) -> Attribution:
-    """Fill a gap; the owner is the module of the parameter whose name its output has."""
-    if not heard.after:
+def _scope_of(item: Attribution) -> tuple[CallId, bool]:
+    """Return the call of a node, and whether nothing is known of it."""
+    return item.scope, item.evidence == "root"
+
+
+def _serve(readers: Sequence[tuple[CallId, bool]], owner: str | None, tree: CallTree) -> Attribution:
+    """Attribute what reads nothing to those who read it; the owner is that of the parameter whose name it has."""
+    if not readers or any(unknown for _, unknown in readers):
+        return _AT_ROOT
+    scope = tree.lowest_above([scope for scope, _ in readers])
+    evidence, rule = ("parameter", "parameter") if scope.module == owner else ("dataflow", "consumers")
+    return Attribution(scope, (scope,), evidence, rule)
+
+
+def _fill_between(heard: _Heard, tree: CallTree) -> Attribution:
+    if not heard.before or not heard.after:
         return _AT_ROOT
     after = tree.lowest_above(heard.after)
-    if not heard.before:
-        evidence, rule = ("parameter", "parameter") if after.module == owner else ("dataflow", "consumers")
-        return Attribution(after, (after,), evidence, rule)
     return _make_between(tree.lowest_above((*heard.before, after)), heard.around, tree) or _AT_ROOT
 
 

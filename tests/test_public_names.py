@@ -18,8 +18,8 @@ import pytest
 import hieronnx
 
 VERBS = {
-    *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "optimize", "quantize"),
-    "validate",
+    *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "locate", "optimize"),
+    *("quantize", "validate"),
 }
 PUBLIC = {name: getattr(hieronnx, name) for name in hieronnx.__all__}
 

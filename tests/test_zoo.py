@@ -6,8 +6,10 @@ import onnx
 import pytest
 import torch
 
+import hieronnx
 from support.baseline import assert_same_as_baseline
 from support.exports import export_baseline, export_ours, exported, largest_difference, run_in_new_process
+from support.literals import misplaced_literals, stray_literals
 from support.valuecheck import check_values
 from support.zoo import CASES
 
@@ -31,9 +33,10 @@ def test_file_is_what_torch_writes(name: str, exporter: str) -> None:
     ours = exported(name, exporter)
     if isinstance(ours.model, torch.jit.ScriptModule):
         # torch names the nodes of scripted modules by what the process has scripted before.
-        path, baseline = (run_in_new_process(f, name, exporter) for f in (export_ours, export_baseline))
+        path = run_in_new_process(export_ours, name, exporter)
+        baseline = run_in_new_process(export_baseline, name, exporter, str(path))
     else:
-        path, baseline = ours.result.path, export_baseline(name, exporter)
+        path, baseline = ours.result.path, export_baseline(name, exporter, ours.result.path)
     assert_same_as_baseline(path, baseline, ignore_trace_counter=True)
 
 
@@ -51,3 +54,16 @@ def test_values_agree_with_the_calls(name: str, exporter: str) -> None:
     case, found = CASES[name], exported(name, exporter)
     report = check_values(found.model, case.args(), case.kwargs(), found.result.path, found.attributed)
     assert not report.wrong, report.summary()
+
+
+def test_literals_belong_to_those_who_read_them(name: str, exporter: str) -> None:
+    found = exported(name, exporter)
+    assert misplaced_literals(found.result.path, found.hierarchy) == []
+    assert stray_literals(found.result.path, found.hierarchy) == []
+
+
+def test_validate_finds_nothing_wrong(name: str, exporter: str) -> None:
+    found = exported(name, exporter).result
+    findings = hieronnx.validate(found.path, strict=True)
+    assert [item for item in findings if item.check != "coverage" or name not in NOTHING_KNOWN] == []
+    assert found.findings == ()

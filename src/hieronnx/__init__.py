@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.analyze.result import TensorUse as TensorUse
     from hieronnx.tools.annotate import AnnotateResult as AnnotateResult
     from hieronnx.tools.annotate import annotate as annotate
+    from hieronnx.tools.axes import AxesCheck as AxesCheck
     from hieronnx.tools.carry.carrying import carry as carry
     from hieronnx.tools.carry.result import CarryResult as CarryResult
     from hieronnx.tools.carry.result import LostCall as LostCall
@@ -45,7 +46,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.compare.result import ComparedNode as ComparedNode
     from hieronnx.tools.compare.result import CompareResult as CompareResult
     from hieronnx.tools.compare.result import Difference as Difference
+    from hieronnx.tools.compare.result import ModuleWeights as ModuleWeights
     from hieronnx.tools.compare.result import NodeChange as NodeChange
+    from hieronnx.tools.compare.result import ValueAmount as ValueAmount
     from hieronnx.tools.compare.result import ValueChange as ValueChange
     from hieronnx.tools.export import ExportResult as ExportResult
     from hieronnx.tools.export import HierarchyExporter as HierarchyExporter
@@ -56,6 +59,9 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.extract.result import ExtractResult as ExtractResult
     from hieronnx.tools.extract.result import PartInput as PartInput
     from hieronnx.tools.extract.result import PartOutput as PartOutput
+    from hieronnx.tools.locate import LocatedNode as LocatedNode
+    from hieronnx.tools.locate import LocateResult as LocateResult
+    from hieronnx.tools.locate import locate as locate
     from hieronnx.tools.optimize import optimize as optimize
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
@@ -73,13 +79,16 @@ _NAMES = {
     "tools.analyze.counting": "analyze",
     "tools.analyze.result": "AnalysisResult AnalyzedNode CategoryShare ModuleLine Tally TensorUse",
     "tools.annotate": "AnnotateResult annotate",
+    "tools.axes": "AxesCheck",
     "tools.carry.carrying": "carry",
     "tools.carry.result": "CarryResult LostCall RewrittenNodes",
     "tools.compare.comparing": "compare",
-    "tools.compare.result": "ChangeGroup CompareResult ComparedNode Difference NodeChange ValueChange",
+    "tools.compare.result": "ChangeGroup CompareResult ComparedNode Difference ModuleWeights NodeChange "
+    "ValueAmount ValueChange",
     "tools.export": "ExportResult HierarchyExporter export",
     "tools.extract.extracting": "extract extract_all",
     "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
+    "tools.locate": "LocateResult LocatedNode locate",
     "tools.optimize": "optimize",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",

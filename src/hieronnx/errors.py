@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 _MOST_LISTED = 20
@@ -20,7 +21,7 @@ class TargetError(HieronnxError):
     """The model that was named cannot be found or built."""
 
 
-class InputError(HieronnxError):
+class InputError(HieronnxError, ValueError):
     """An input, a shape, a dtype or an option does not fit the model."""
 
 
@@ -115,3 +116,16 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         raise ExportError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from error
+
+
+def check_folder(output: Path) -> None:
+    """Make sure that a file has a folder to be in.
+
+    Raises:
+        ExportError: If it has none, or is one.
+    """
+    with writing(output):
+        if output.is_dir():
+            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
+        if not output.parent.is_dir():
+            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")

@@ -45,9 +45,10 @@ def outcome(attribution: Attribution) -> tuple[CallId, str, str]:
 
 def test_what_has_a_scope_keeps_it_origins_and_all() -> None:
     known = Attribution(A, (A_X, A_Y), "carried", "some rule")
-    view = View(graphs=[ViewGraph("", "", None, (), ())])
+    view = View(graphs=[ViewGraph("", "", None, (0,), ())])
+    x = view.add_tensor("x", 0)
     for name in ("m", "n"):
-        view.add_node(ViewNode("Op", name, 0, (), (view.add_tensor(name, 0),), ()))
+        view.add_node(ViewNode("Op", name, 0, (x,), (view.add_tensor(name, 0),), ()))
     assert fill_gaps(view, [known, known], TREE) == [known, known]
     assert fill_gaps(view, [known, None], TREE)[0] is known
 
@@ -96,14 +97,51 @@ def test_what_the_model_returns_is_read_by_the_root() -> None:
     assert outcome(fill(text, {"p": A_X, "m": None})["m"]) == (ROOT, "root", "root")
 
 
-def test_a_constant_belongs_to_those_who_read_it() -> None:
-    text = """g (float[2] x) => (float[2] y, float[2] z) {
+LITERAL = """g (float[2] x) => (float[2] y, float[2] z) {
+    k = Constant <value = float {1}> ()
+    y = Add (x, k)
+    z = Mul (x, k)
+}"""
+
+
+@pytest.mark.parametrize("recorded", [None, A, A_X, B_X, ROOT])
+@pytest.mark.parametrize(("y", "z", "scope"), [(A_X, A_X, A_X), (A_X, A_Y, A), (A_X, B_X, ROOT), (A, A_Y, A)])
+def test_a_literal_belongs_to_those_who_read_it_whatever_was_recorded(
+    recorded: CallId | None, y: CallId, z: CallId, scope: CallId
+) -> None:
+    found = fill(LITERAL, {"k": recorded, "y": y, "z": z})["k"]
+    assert (found.scope, found.origins) == (scope, tuple(dict.fromkeys((y, z))))
+    assert (found.evidence, found.rule) == (("captured", "") if recorded == scope else ("dataflow", "consumers"))
+
+
+def test_a_literal_that_is_returned_is_read_by_the_root_too() -> None:
+    found = fill(LITERAL.replace("float[2] z)", "float k)"), {"k": A_X, "y": A_X, "z": A_X})["k"]
+    assert (found.scope, found.origins, found.evidence) == (ROOT, (A_X, ROOT), "dataflow")
+
+
+def test_a_literal_that_nobody_known_reads_keeps_what_was_recorded() -> None:
+    text = "g (float[2] x) => (float[2] x) { k = Constant <value = float {1}> () }"
+    assert outcome(fill(text, {"k": A_X})["k"]) == (A_X, "captured", "")
+    assert outcome(fill(text, {"k": None})["k"]) == (ROOT, "root", "root")
+
+
+def test_a_literal_is_read_in_bodies_and_returned_to_the_node_that_has_them() -> None:
+    text = """g (float[2] x, bool c) => (float[2] y, float[2] z) {
         k = Constant <value = float {1}> ()
-        y = Add (x, k)
+        y = If (c) <
+            then_branch = t () => (float[2] t) { t = Add (x, k) },
+            else_branch = e () => (float[2] e) { e = Constant <value = float[2] {1, 2}> () }
+        >
         z = Mul (x, k)
     }"""
-    assert outcome(fill(text, {"k": None, "y": A_X, "z": A_X})["k"]) == (A_X, "dataflow", "consumers")
-    assert outcome(fill(text, {"k": None, "y": A_X, "z": A_Y})["k"]) == (A, "dataflow", "consumers")
+    found = fill(text, {"k": B, "t": A_X, "e": B, "y": A, "z": A_Y})
+    assert (found["k"].scope, found["k"].origins) == (A, (A_X, A_Y))
+    assert (found["e"].scope, found["e"].origins) == (A, (A,))
+
+
+def test_a_gap_is_not_filled_from_what_was_recorded_of_a_literal() -> None:
+    text = "g (float[2] x) => (float[2] y) { k = Constant <value = float {1}> () m = Cast <to = 1> (k) y = Add (x, m) }"
+    assert outcome(fill(text, {"k": B, "m": None, "y": A_X})["m"]) == (A_X, "dataflow", "consumers")
 
 
 def test_what_reads_initializers_alone_belongs_to_those_who_read_it() -> None:
@@ -312,8 +350,10 @@ def test_every_gap_is_filled_by_one_rule_and_nothing_else_is_touched(run: Run, d
     known = [None if drop else captured(scope) for drop, scope in zip(dropped, run.scopes, strict=True)]
     filled = fill_gaps(run.view, known, run.tree)
     assert len(filled) == len(known)
-    for before, after in zip(known, filled, strict=True):
-        if before is not None:
+    for index, (before, after) in enumerate(zip(known, filled, strict=True)):
+        if index in run.view.literals:
+            assert after.evidence in ("captured", "dataflow", "root")
+        elif before is not None:
             assert after is before
         else:
             evidence = {"between": "dataflow", "consumers": "dataflow", "root": "root"}
@@ -329,6 +369,7 @@ def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.Da
     """
     view = run.view
     gaps = [data.draw(st.booleans()) for _ in run.scopes]
+    gaps = [gap or index in view.literals for index, gap in enumerate(gaps)]
     assume(any(gaps))
     known = [None if gap else captured(scope) for gap, scope in zip(gaps, run.scopes, strict=True)]
     consumers = view.consumers
@@ -345,7 +386,7 @@ def test_rules_apply_by_what_a_node_reads_and_who_reads_it(run: Run, data: st.Da
         fed[index] = given_some or any(maker is not None and (not gaps[maker] or fed[maker]) for maker in makers)
     filled = fill_gaps(view, known, run.tree)
     for index, found in enumerate(filled):
-        if gaps[index]:
+        if gaps[index] and index not in view.literals:
             expected = "root" if not useful[index] else "between" if fed[index] else "consumers"
             nothing_new = expected == "between" and found.scope == ROOT
             readers = consumers[view.nodes[index].outputs[0]]

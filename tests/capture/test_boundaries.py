@@ -20,7 +20,7 @@ from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.records import CallId
 from support.baseline import assert_same_as_baseline
 from support.boundaries import check_boundaries
-from support.exports import exported, quiet
+from support.exports import exported, names_in, quiet
 from support.zoo import CASES
 
 BOTH = ("dynamo", "torchscript")
@@ -353,7 +353,8 @@ def test_recorded_tensors_are_what_the_calls_received_and_returned(name: str, ex
 def test_nothing_is_left_in_the_graph(name: str, exporter: str, tmp_path: Path) -> None:
     ours = export_model(name, exporter, tmp_path)
     with quiet():
-        export_baseline(ExportRequest(build(name), (X.clone(),), {}, tmp_path / "torch.onnx", ours), exporter)
+        request = ExportRequest(build(name), (X.clone(),), {}, tmp_path / "torch.onnx", ours, names_in(ours))
+        export_baseline(request, exporter)
     assert_same_as_baseline(ours, tmp_path / "torch.onnx", ignore_trace_counter=True)
 
 

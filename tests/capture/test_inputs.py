@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hieronnx.capture.demo import build_demo, demo_inputs
-from hieronnx.capture.inputs import make_inputs, to_dynamic_shapes
+from hieronnx.capture.dynamic import to_dynamic_shapes
+from hieronnx.capture.inputs import make_inputs
 from hieronnx.capture.specs import InputSpec
 from hieronnx.cli.syntax import parse_dynamic, parse_input, read_input_specs
 from hieronnx.errors import InputError

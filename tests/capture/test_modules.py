@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from hieronnx.capture.modules import describe_modules, parameter_names
+from hieronnx.hierarchy.tags import TagPolicy
+from support.exports import exported
 
 
 class Text(str):
@@ -273,3 +275,72 @@ def test_a_forward_of_one_instance_is_not_that_of_its_class() -> None:
     table = describe_modules(model)
     assert table["0"].forward_args == ("x", "extra")
     assert table["1"].forward_args == ("input",)
+
+
+# -- what the structure lets expect ---------------------------------------------------------------------------------
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(2)
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.spare = nn.ModuleDict({"one": Layer()})
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_every_module_that_can_be_called_has_a_tag_to_expect() -> None:
+    tags = {path: module.expected_tag for path, module in describe_modules(Stack()).items()}
+    assert tags == {
+        "": "/Stack",
+        "layers": None,  # a list has no forward
+        "layers.0": "/Stack/Layer.0",
+        "layers.0.norm": "/Stack/Layer.0/LayerNorm",
+        "layers.0.linear": "/Stack/Layer.0",  # no tag of its own
+        "layers.1": "/Stack/Layer.1",
+        "layers.1.norm": "/Stack/Layer.1/LayerNorm",
+        "layers.1.linear": "/Stack/Layer.1",
+        "spare": None,
+        "spare.one": "/Stack/Layer.one",
+        "spare.one.norm": "/Stack/Layer.one/LayerNorm",
+        "spare.one.linear": "/Stack/Layer.one",
+    }
+    all_of_them = describe_modules(Stack(), TagPolicy(None))
+    assert all_of_them["layers.1.linear"].expected_tag == "/Stack/Layer.1/Linear"
+
+
+def test_children_have_their_classes_also_where_they_are_shared() -> None:
+    model = Stack()
+    model.again = model.layers[0]
+    table = describe_modules(model)
+    layer = f"{Layer.__module__}.Layer"
+    container = "torch.nn.modules.container"
+    assert table[""].child_classes == {
+        "layers": f"{container}.ModuleList",
+        "spare": f"{container}.ModuleDict",
+        "again": layer,
+    }
+    assert "again" not in table
+    assert table["layers"].child_classes == {"0": layer, "1": layer}
+    assert table["layers.0.norm"].child_classes == {}
+
+
+def test_the_tags_of_an_export_are_those_to_expect() -> None:
+    for name in ("bert", "nested_repeated_calls"):
+        hierarchy = exported(name, "torchscript").hierarchy
+        for call in hierarchy.calls:
+            if call.id.number == 0 and call.via == call.id.module:
+                assert call.tag == hierarchy.modules[call.id.module].expected_tag

@@ -255,7 +255,11 @@ def test_tree_of_the_demo(demo: tuple[Path, Result]) -> None:
     path, shown = demo
     result = run("tree", path)
     assert result.exit_code == 0
-    assert result.stdout.strip() in shown.stdout
+    lines, whole = result.stdout.strip().splitlines(), shown.stdout.splitlines()
+    assert [line.startswith(before) for line, before in zip(lines, whole, strict=False)] == [True] * len(lines)
+    assert lines[0].endswith("work elsewhere")
+    position = next(line for line in lines if "embeddings.position" in line)
+    assert "folded: " in position
 
 
 def test_tree_takes_depth_pattern_nodes_and_all(demo: tuple[Path, Result]) -> None:
@@ -360,10 +364,11 @@ def test_a_model_that_fails_is_one_line_with_its_cause() -> None:
     assert not Path("net.onnx").exists()
 
 
-def test_a_pattern_without_a_match_is_a_mistake(demo: tuple[Path, Result]) -> None:
+def test_a_pattern_without_a_match_is_nothing_found(demo: tuple[Path, Result]) -> None:
     result = run("tree", demo[0], "Attention")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stderr.startswith("error: no module call 'Attention'; did you mean '*Attention*'")
+    assert "no node or tensor 'Attention'" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -432,3 +437,148 @@ def test_version_and_bare_command() -> None:
     bare = run()
     assert bare.exit_code == 0
     assert bare.stdout == run("--help").stdout
+
+
+# --- mistakes that are told at once ---
+
+SLOW = ["torch", "onnxruntime", "transformers", "huggingface_hub"]
+EARLY = [
+    (("./no-such-model", "-o", "net.onnx"), "no folder './no-such-model'"),
+    (("models/brt", "-o", "net.onnx"), "no folder 'models/brt'; did you mean 'bert'?"),
+    (("a/b/c", "-o", "net.onnx"), "no folder 'a/b/c'"),
+    (("~nobody/model", "-o", "net.onnx"), "no folder '~nobody/model'"),
+    (("models/bert", "-o", "none/net.onnx"), "no folder 'none' to write 'net.onnx' into"),
+    (("no_such_module.nets:Net", "-o", "net.onnx"), "no module 'no_such_module'"),
+    (("models/bert", "-o", "net.onnx", "--torch-nn", "Lineer"), "did you mean 'Linear'"),
+    (("models/bert", "-o", "net.onnx", "--opset", "99"), "no opset 99; onnx has 1 to "),
+    (("models/bert", "-o", "net.onnx", "--output-names", "a,,b"), "cannot read the names 'a,,b'"),
+    (("models/bert", "-o", "net.onnx", "--inputs-from", "no.py:make"), "no file "),
+]
+
+
+def test_mistakes_are_told_before_anything_slow_is_imported() -> None:
+    Path("models/bert").mkdir(parents=True)
+    Path("models/bert/config.json").write_text("{}")
+    code = (
+        f"import sys\nfrom support.cli import run\nfor command in {[command for command, _ in EARLY]}:\n"
+        "    result = run('export', *command)\n    print(result.exit_code, result.stderr.strip())\n"
+        f"print([name for name in {SLOW} if name in sys.modules])"
+    )
+    folder = str(Path(__file__).parents[1])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([folder, *sys.path])}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    *lines, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    for line, (_, message) in zip(lines, EARLY, strict=True):
+        assert line.startswith("2 error: ")
+        assert message in line
+
+
+def test_a_folder_that_is_not_there_never_asks_the_network() -> None:
+    refuse = "import socket\ndef refuse(*args): raise AssertionError('the network was asked')\n"
+    blocked = f"{refuse}socket.socket.connect = refuse"
+    done = run_alone("export", "./bert-tiny", "-o", "net.onnx", before=blocked)
+    assert (done.returncode, done.stderr.partition(";")[0]) == (2, "error: no folder './bert-tiny'")
+
+
+# --- names, inputs and axes ---
+
+MORE_NETS = """
+import torch
+from torch import nn
+
+
+class Nested(nn.Module):
+    def forward(self, pair, *, more):
+        return {"total": pair[0] + pair[1], "rest": more["x"] * 2}
+
+
+class Plain(nn.Module):
+    example_inputs = (torch.ones(2, 3), torch.ones(2, 3))
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout()
+
+    def forward(self, left, right):
+        return self.dropout(left) + right
+
+
+plain = Plain()
+
+
+def make_nested():
+    return ((torch.ones(2, 3), torch.ones(2, 3)),), {"more": {"x": torch.ones(4)}}
+
+
+def make_plain(model):
+    return torch.ones(4, 3), torch.ones(4, 3)
+
+
+def make_list():
+    return [torch.ones(2)]
+"""
+
+
+@pytest.fixture
+def more_nets() -> None:
+    Path("more.py").write_text(MORE_NETS)
+
+
+def export_more(name: str, *options: str) -> Result:
+    return run("export", f"more.py:{name}", "-o", "net.onnx", "--exporter", "torchscript", *options)
+
+
+def boundary() -> tuple[list[str], list[str]]:
+    graph = onnx.load("net.onnx").graph
+    return [value.name for value in graph.input], [value.name for value in graph.output]
+
+
+def test_inputs_come_from_a_function(more_nets: None) -> None:
+    result = export_more("Nested", "--inputs-from", "more.py:make_nested")
+    assert result.exit_code == 0, result.stderr
+    assert boundary() == (["pair_0", "pair_1", "more_x"], ["total", "rest"])
+    result = export_more("Plain", "--inputs-from", "more.py:make_plain", "--json")
+    assert onnx.load("net.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_value == 4
+    assert json.loads(result.stdout)["made_up"] == {}
+    annotated = ("annotate", "net.onnx", "--model", "more.py:Plain", "-o", "net.onnx")
+    assert run(*annotated, "--inputs-from", "more.py:make_plain").exit_code == 0
+    for maker, message in [("make_list", "returned a list; expected a tuple"), ("make_nested", "does not take")]:
+        result = export_more("Plain", "--inputs-from", f"more.py:{maker}")
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_names_are_given_or_left_to_torch(more_nets: None) -> None:
+    assert export_more("Plain", "--input-names", "a,b", "--output-names", "sum").exit_code == 0
+    assert boundary() == (["a", "b"], ["sum"])
+    assert export_more("Plain", "--torch-names").exit_code == 0
+    assert boundary()[1] != ["output"]
+
+
+def test_the_report_says_what_was_made_up_and_what_is_fixed(more_nets: None) -> None:
+    result = export_more("Plain", "--dynamic", "*:0=batch")
+    assert result.exit_code == 0, result.stderr
+    assert "inputs made up from the model's example_inputs: left, right; --input gives others" in result.stdout
+    assert "axes with one size only, the example's: left[1: 3], right[1: 3]" in result.stdout
+    assert "dynamic axes: file and model do the same at batch 4" in result.stdout
+    values = json.loads(export_more("Plain", "--dynamic", "*:0=batch", "--json").stdout)
+    assert values["made_up"] == {"left": "example_inputs", "right": "example_inputs"}
+    assert values["fixed_axes"] == {"left": {"1": 3}, "right": {"1": 3}}
+    assert values["axes"]["passed"] is True
+
+
+def test_an_axis_that_is_not_dynamic_is_no_silent_success(more_nets: None) -> None:
+    result = export_more("Plain", "--dynamic", "left:0=batch")
+    assert result.exit_code == 1
+    assert "note: the file is not dynamic as asked" in result.stderr
+    assert "--dynamic '*:0=batch'" in result.stderr
+    assert export_more("Plain", "--dynamic", "left:0=batch", "--no-check").exit_code == 0
+
+
+def test_a_model_is_exported_in_eval_mode_unless_it_is_to_train(more_nets: None) -> None:
+    for options, dropped in [((), False), (("--train",), True)]:
+        result = run("export", "more.py:plain", "-o", "net.onnx", *options)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert ("Dropout" in [node.op_type for node in onnx.load("net.onnx").graph.node]) == dropped

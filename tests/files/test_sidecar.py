@@ -138,10 +138,8 @@ def test_the_sidecar_has_the_fields_of_the_design_and_no_others(pair: hieronnx.E
     assert document["format_version"] == FORMAT_VERSION
     assert document["generator"] == {"name": "hieronnx", "version": hieronnx.__version__}
     node = {"graph", "name", "op_type", "domain", "output", "module", "call", "tag", "tags", "origins"}
-    assert all(
-        node | {"evidence", "confidence"} <= set(entry) <= node | {"evidence", "confidence", "rule"}
-        for entry in document["nodes"]
-    )
+    node |= {"evidence", "confidence", "consumers"}
+    assert all(node <= set(entry) <= node | {"rule"} for entry in document["nodes"])
 
 
 def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResult) -> None:
@@ -168,7 +166,12 @@ def test_calls_hierarchy_and_modules_of_a_small_model(pair: hieronnx.ExportResul
         "children": [],
         "depth": 1,
         "tag": "/Pair/Scale",
+        "child_classes": {},
+        "expected_tag": "/Pair/Scale",
     }
+    root = document["modules"][""]
+    assert root["child_classes"] == {"scale": f"{Scale.__module__}.Scale", "unused": "torch.nn.modules.linear.Linear"}
+    assert document["modules"]["unused"]["expected_tag"] == "/Pair"  # the policy gives it no tag of its own
 
 
 def test_calls_of_a_small_model_have_what_they_received_and_returned(pair: hieronnx.ExportResult) -> None:
@@ -393,7 +396,7 @@ def test_a_file_whose_nodes_all_lost_their_metadata_has_no_hierarchy(
     for node in proto.graph.node:
         del node.metadata_props[:]
     onnx.save(proto, path)
-    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "'hieronnx carry' puts it back")
+    expect_error(path, "pair_hierarchy.json beside it", "no node names its own", "with 'hieronnx carry'")
     assert (open_model(path).hierarchy, open_model(proto).hierarchy) == (None, None)
     with pytest.raises(HieronnxError, match="the model has no hierarchy: its metadata has calls, but no node"):
         hieronnx.extract(proto, "scale")
@@ -549,3 +552,47 @@ def test_metadata_that_does_not_hold_together_is_refused(
     path = copy_of(pair, tmp_path, sidecar=False)
     spoil_embedded(path, key, value, on_node=on_node)
     expect_error(path, "the metadata in", "pair.onnx", "is not a hierarchy that this version reads")
+
+
+# -- who reads a node ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "exporter"), EXPORTS)
+def test_both_forms_tell_who_reads_a_node(name: str, exporter: str, tmp_path: Path) -> None:
+    result = exported(name, exporter).result
+    beside, inside = load(result.path), load(copy_of(result, tmp_path, sidecar=False))
+    document = read(result.sidecar)
+    readers = {(item["graph"], item["name"]): item["consumers"] for item in document["tensors"]}
+    tags = {(entry["graph"], entry["output"]): entry["tags"] for entry in document["nodes"]}
+    for node, other in zip(beside.nodes, inside.nodes, strict=True):
+        assert node.consumers is not None
+        assert other.consumers is not None
+        assert set(node.consumers) == set(other.consumers)
+        assert set(node.consumers) >= set(readers[node.key])
+        assert set(tags[node.key]) == {beside.tag_of(node.scope), *node.consumers}
+
+
+def test_a_small_model_tells_who_reads_its_nodes(pair: hieronnx.ExportResult) -> None:
+    first, sine, second = hieronnx.load(pair.path).nodes
+    assert (first.consumers, sine.consumers, second.consumers) == (("/Pair",), ("/Pair/Scale@1",), ())
+
+
+def test_files_before_version_1_3_do_not_say_who_reads(pair: hieronnx.ExportResult, tmp_path: Path) -> None:
+    path = copy_of(pair, tmp_path, sidecar=True)
+    document = read(pair.sidecar) | {"format_version": "1.2"}
+    del document["model"]["strategy"]
+    for entry in document["nodes"]:
+        del entry["consumers"]
+    for entry in document["modules"].values():
+        del entry["child_classes"], entry["expected_tag"]
+    sidecar_path(path).write_text(json.dumps(document))
+    proto = onnx.load(path)
+    proto.metadata_props.remove(next(e for e in proto.metadata_props if e.key == "hieronnx.strategy"))
+    onnx.save(proto, path)
+    hierarchy = load(path)
+    assert hierarchy.nodes == load(pair.path).nodes
+    assert (hierarchy.strategy, hierarchy.nodes[0].consumers) == (None, None)
+    assert hieronnx.validate(path, strict=True).passed
+    part = hieronnx.extract(path, "scale", output=tmp_path / "part.onnx")
+    assert part.hierarchy.modules[""].expected_tag is None
+    assert hieronnx.validate(tmp_path / "part.onnx", strict=True).passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,9 +187,47 @@ def test_what_the_model_is_made_of_is_not_overwritten(tmp_path: Path, name: str)
 def test_data_of_somebody_else_is_not_overwritten(tmp_path: Path) -> None:
     source = save(tmp_path, external=True)
     (tmp_path / "out.onnx.data").write_text("mine")
-    with pytest.raises(HieronnxError, match="does not belong to"):
-        write(source, moved_to(source, "b"), tmp_path / "out.onnx")
+    write(source, moved_to(source, "b"), tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx.data").read_text() == "mine"
+    assert without_ours(tmp_path / "out.onnx").graph.initializer == without_ours(source).graph.initializer
+    assert len(list(tmp_path.glob("out.*.onnx.data"))) == 1
+
+
+def test_new_data_has_the_expected_name_wherever_that_is_free(tmp_path: Path) -> None:
+    source, output = save(tmp_path, external=True), tmp_path / "out.onnx"
+    names = []
+    for _ in range(3):
+        write(source, moved_to(source, "b"), output)
+        (data,) = tmp_path.glob("out*.data")
+        names.append(data.name)
+    assert names[0] == names[2] == "out.onnx.data"
+    assert names[1] != "out.onnx.data"
+
+
+def test_data_that_another_model_has_stays(tmp_path: Path) -> None:
+    source, output, copy = save(tmp_path, external=True), tmp_path / "out.onnx", tmp_path / "copy.onnx"
+    write(source, moved_to(source, "b"), output)
+    shutil.copy(output, copy)
+    write(source, moved_to(source, "a"), output)
+    assert onnx.load(copy).graph.initializer == onnx.load(output).graph.initializer
+
+
+def test_a_sidecar_of_somebody_else_is_neither_overwritten_nor_deleted(tmp_path: Path) -> None:
+    source, output = save(tmp_path), tmp_path / "out.onnx"
+    sidecar_path(output).write_text('{"mine": true}')
+    with pytest.raises(HieronnxError, match="is no hierarchy of hieronnx; move it"):
+        write(source, moved_to(source, "b"), output, sidecar=False)
+    assert sidecar_path(output).read_text() == '{"mine": true}'
+    assert not output.exists()
+
+
+def test_an_overwritten_file_keeps_its_mode(tmp_path: Path) -> None:
+    source, output = save(tmp_path), tmp_path / "out.onnx"
+    for path in (output, sidecar_path(output)):
+        write(source, moved_to(source, "b"), output)
+        path.chmod(0o640)
+        write(source, moved_to(source, "b"), output)
+        assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_missing_data_is_named(tmp_path: Path) -> None:

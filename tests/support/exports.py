@@ -18,6 +18,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import torch
 from torch import nn
@@ -84,11 +85,19 @@ def run_in_new_process(function: Callable[..., Path], *args: str) -> Path:
         return pool.submit(function, *args).result()
 
 
-def export_baseline(name: str, exporter: str, **options: Any) -> Path:
-    """Export a zoo model with torch alone, with the same arguments as hieronnx hands on."""
+def names_in(path: str | Path) -> dict[str, Any]:
+    """Return the names of a file's inputs and outputs as the options of torch that give them."""
+    graph = onnx.load(path, load_external_data=False).graph
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    return {"input_names": inputs, "output_names": outputs}
+
+
+def export_baseline(name: str, exporter: str, ours: str | Path, **options: Any) -> Path:
+    """Export a zoo model with torch alone, with the arguments that hieronnx hands on and the names in its file."""
     case = CASES[name]
     path = Path(mkdtemp(prefix=f"{name}-{exporter}-baseline-", dir=shared_folder())) / "model.onnx"
     model, args, kwargs = case.build(), case.args(), case.kwargs()
+    options = {**options, **names_in(ours)}
     with quiet():
         if exporter == "dynamo":
             torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=True, verbose=False, **options)
@@ -114,8 +123,6 @@ def quiet() -> Iterator[None]:
 
 def largest_difference(exported: Exported) -> float:
     """Run the file in ONNX Runtime and the model in PyTorch; return the largest difference of an output."""
-    import onnx
-
     case, model = exported.case, exported.model
     with torch.no_grad():
         expected = [np.asarray(t) for t in tree_leaves(model(*case.args(), **case.kwargs()))]

@@ -133,6 +133,7 @@ class PartCheck:
             given = session.run(None, eager)
             self._check_given(name, part, extraction, given, step, verdicts)
             self._check_complete(part, record, step)
+            self._check_returned(part, extraction, given, step)
         verdicts.equal.append(name)
 
     def _check_alone(self, call: CallId, session: ort.InferenceSession) -> None:
@@ -258,6 +259,19 @@ class PartCheck:
             array = values[step if len(values) > 1 else 0] if values else None
             returned = array is not None and any(self._equal(a, array) for a in record.returned)
             assert not returned, f"{view.names[tensor]} was returned, is read, and is no output"
+
+    def _check_returned(self, part: Part, extraction: ExtractResult, given: Arrays, step: int) -> None:
+        """Every tensor that the call returned is given, but for what the result lists and the part never makes."""
+        record = self._record(part.call, step)
+        assert record is not None
+        missing = [a for a in record.returned if not any(self._equal(a, array) for array in given)]
+        if not extraction.recorded or extraction.fused_with:
+            return
+        lost = extraction.lost_outputs
+        assert len(missing) <= len(lost), f"returned {[a.shape for a in missing]} and gives none; lost: {lost}"
+        for name in [name for index in part.nodes for name in self._made(index)] if missing else ():
+            held = any(self._equal(a, self._value(part, name, step)) for a in missing)
+            assert not held, f"{name} is what was returned, and is listed as lost"
 
     def _leaves(self, tensor: int, inside: set[int]) -> bool:
         """Say whether anybody outside reads a tensor."""

@@ -19,7 +19,7 @@ from torch.onnx._internal.exporter import _capture_strategies
 import hieronnx
 from hieronnx.errors import InputError
 from support.baseline import assert_same_as_baseline
-from support.exports import exported, quiet
+from support.exports import exported, names_in, quiet
 from support.valuecheck import check_values
 from support.zoo import CASES
 
@@ -131,7 +131,7 @@ def test_torchs_options_are_passed_on(encoder: nn.Module, options: dict[str, Any
     ids = torch.randint(0, 32, (2, 5))
     result = export_quietly(encoder, (ids,), output=tmp_path / "m.onnx", exporter="dynamo", **options)
     with quiet():
-        torch.onnx.export(encoder, (ids,), tmp_path / "b.onnx", dynamo=True, **options)
+        torch.onnx.export(encoder, (ids,), tmp_path / "b.onnx", dynamo=True, **{**names_in(result.path), **options})
     assert_same_as_baseline(result.path, tmp_path / "b.onnx")
     assert (tmp_path / "m.onnx.data").exists() == (tmp_path / "b.onnx.data").exists()
     assert result.hierarchy.coverage() == 1.0
@@ -328,3 +328,20 @@ def test_a_sidecar_of_another_file_is_not_believed(tmp_path: Path) -> None:
     assert [node.scope for node in hieronnx.load(tmp_path / "one.onnx").nodes] == [node.scope for node in expected]
     with pytest.raises(hieronnx.HieronnxError, match="tells of another model"):
         hieronnx.load(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strategy": "guess"}, "no strategy 'guess'"),
+        ({"exporter": "fast"}, "no exporter 'fast'"),
+        ({"torch_nn": "Lineer"}, "did you mean 'Linear'"),
+        ({"options": {"opset_version": 99}}, "no opset 99"),
+        ({"options": {"opset_versoin": 18}}, "did you mean 'opset_version'"),
+        ({"options": {"strategy": "guess"}}, "no strategy 'guess'"),
+    ],
+)
+def test_the_class_refuses_wrong_options_when_it_is_made(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        hieronnx.HierarchyExporter(**options)
+    assert isinstance(caught.value, InputError)

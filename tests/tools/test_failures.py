@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ import hieronnx
 from hieronnx.capture import private_torch
 from hieronnx.errors import ExportError, HieronnxError, InputError
 from hieronnx.files.opening import sidecar_path
+from hieronnx.tools.optimize import OPTIMIZERS
+from hieronnx.tools.quantize import QUANTIZERS
 from support.exports import quiet
 
 BOTH = ["dynamo", "torchscript"]
@@ -377,12 +380,12 @@ def test_a_full_disk_leaves_nothing_behind(exporter: str, tmp_path: Path) -> Non
     assert "File too large" in message
 
 
-def fail_replacing(monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
-    """Let moving a file to this place fail."""
+def fail_replacing(monkeypatch: pytest.MonkeyPatch, folder: Path, pattern: str) -> None:
+    """Let moving a file of such a name into this folder fail."""
     replace = os.replace
 
     def fail(source: Any, destination: Any) -> None:
-        if Path(destination) == target:
+        if Path(destination).parent == folder and Path(destination).match(pattern):
             raise OSError(errno.ENOSPC, "No space left on device", str(destination))
         replace(source, destination)
 
@@ -391,7 +394,7 @@ def fail_replacing(monkeypatch: pytest.MonkeyPatch, target: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["m.onnx.data", "m.onnx", "m_hierarchy.json"],
+    ["m*.onnx.data", "m.onnx", "m_hierarchy.json"],
 )
 @pytest.mark.parametrize("existing", [False, True], ids=["new", "existing"])
 def test_files_that_cannot_be_moved_into_place_leave_nothing_behind(
@@ -399,8 +402,8 @@ def test_files_that_cannot_be_moved_into_place_leave_nothing_behind(
 ) -> None:
     if existing:
         for before in ("m.onnx", "m.onnx.data", "m_hierarchy.json"):
-            (tmp_path / before).write_text("from before")
-    fail_replacing(monkeypatch, tmp_path / name)
+            (tmp_path / before).write_text('{"format_version": "from before"}')
+    fail_replacing(monkeypatch, tmp_path, name)
     message = expect_failure(Large(), tmp_path / "m.onnx", *inputs(400), exporter="dynamo")
     assert "No space left on device" in message
 
@@ -479,3 +482,49 @@ def test_a_full_disk_is_said_of_the_file_that_was_asked_for(monkeypatch: pytest.
     with pytest.raises(ExportError, match=re.escape(f"cannot write '{tmp_path / 'm.onnx'}': No space left")):
         hieronnx.export(nn.Linear(2, 2).eval(), (torch.randn(1, 2),), tmp_path / "m.onnx", exporter="torchscript")
     assert list(tmp_path.iterdir()) == []
+
+
+# -- weights that are missing -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def without_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("without") / "net.onnx"
+    with quiet():
+        hieronnx.export(nn.Sequential(nn.Linear(64, 64)).eval(), (torch.ones(1, 64),), path, exporter="dynamo")
+    path.with_name("net.onnx.data").unlink()
+    return path
+
+
+@pytest.mark.parametrize("tool", [*OPTIMIZERS, *QUANTIZERS])
+def test_missing_weights_are_named_before_a_tool_runs(tool: str, without_weights: Path, tmp_path: Path) -> None:
+    verb = hieronnx.optimize if tool in OPTIMIZERS else hieronnx.quantize
+    options = {"random_calibration": 1} if tool == "static" else {}
+    with pytest.raises(HieronnxError) as raised:
+        verb(without_weights, output=tmp_path / "made.onnx", tool=tool, **options)
+    data = without_weights.with_name("net.onnx.data")
+    assert str(raised.value) == f"the weights of '{without_weights}' should be in '{data}'; put the file there"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_weights_are_named_by_whatever_reads_them(without_weights: Path, tmp_path: Path) -> None:
+    model, inputs, output = nn.Sequential(nn.Linear(64, 64)), (torch.ones(1, 64),), tmp_path / "made.onnx"
+    for attempt in (
+        lambda: hieronnx.annotate(without_weights, model, inputs, output=output),
+        lambda: hieronnx.annotate(without_weights, model, strategy="usage_based"),
+        lambda: hieronnx.extract(without_weights, "0", output=output),
+        lambda: hieronnx.carry(without_weights, without_weights, output=output),
+        lambda: hieronnx.carry(without_weights, without_weights, by_value=True),
+        lambda: hieronnx.compare(without_weights, without_weights, values=True),
+    ):
+        with pytest.raises(HieronnxError, match=r"net\.onnx\.data'"):
+            attempt()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_in_memory_whose_weights_are_in_a_file_is_told_to_be_saved(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    with quiet():
+        hieronnx.export(nn.Sequential(nn.Linear(64, 64)).eval(), (torch.ones(1, 64),), path, exporter="dynamo")
+    with pytest.raises(InputError, match="save it, and give the path instead"):
+        hieronnx.quantize(onnx.load(path, load_external_data=False), output=tmp_path / "made.onnx", tool="dynamic")

@@ -49,7 +49,7 @@ def exports(names: tuple[str, ...]) -> list[tuple[str, str, int]]:
 
 def check(name: str, exporter: str, opset: int) -> None:
     case, found = CASES[name], exported(name, exporter, opset_version=opset)
-    baseline = export_baseline(name, exporter, opset_version=opset)
+    baseline = export_baseline(name, exporter, found.result.path, opset_version=opset)
     assert_same_as_baseline(found.result.path, baseline, ignore_trace_counter=True)
     assert found.hierarchy.coverage() == 1.0 or name in NOTHING_KNOWN
     if exporter != "dynamo" or (name, opset) not in UNRUNNABLE:

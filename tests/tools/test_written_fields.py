@@ -18,7 +18,7 @@ from hieronnx.graph.walks import walk_protos
 from hieronnx.hierarchy.tags import TagPolicy
 
 NODE_FIELDS = {"namespace", "hieronnx.tag", "hieronnx.module", "hieronnx.call", "hieronnx.evidence"}
-MODEL_FIELDS = {"hieronnx.format_version", "hieronnx.calls", "hieronnx.torch_nn"}
+MODEL_FIELDS = {"hieronnx.format_version", "hieronnx.calls", "hieronnx.torch_nn", "hieronnx.strategy"}
 SOMETIMES = {"hieronnx.origins", "hieronnx.passed"}
 """Origins of a node that has others than its scope; what calls received, where that was recorded."""
 

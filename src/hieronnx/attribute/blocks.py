@@ -96,7 +96,7 @@ def decode_filter(array: Array, block: int) -> Array | None:
 def _count_used(array: Array, axis: int, block: int) -> int:
     """Return how many channels there are without those, all zero, that fill up the last block."""
     size = int(array.shape[axis])
-    used = _find_last(np.abs(np.moveaxis(array, axis, 0)).reshape(size, -1).max(axis=1))
+    used = _find_last(np.asarray(np.moveaxis(array, axis, 0).reshape(size, -1).any(axis=1)))
     return max(used, size - block + 1) if used else size
 
 

@@ -20,7 +20,7 @@ from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) -> Hierarchy:
     """Build the hierarchy of an export from what its route captured."""
-    modules = describe_modules(model)
+    modules = describe_modules(model, policy)
     classes = {path: module.qualified_class for path, module in modules.items()}
     tree = CallTree({site.id: site.parent for site in captured.sites})
     parameters = parameter_names(model)
@@ -33,6 +33,7 @@ def attribute_captured(captured: Captured, model: nn.Module, policy: TagPolicy) 
         nodes=make_nodes(captured.view, filled),
         initializers=tuple(_make_initializers(captured.view, carried.initializers, parameters)),
         policy=policy,
+        strategy="captured",
     )
 
 
@@ -74,13 +75,19 @@ def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stag
 def _give_to_readers(
     after: Stage, scopes: Sequence[Attribution | None], attributions: list[Attribution | None]
 ) -> None:
-    """Let what torch put in for a translated node, such as a cast of what it reads, do the work of that node."""
+    """Let what torch put in for a translated node, such as a cast of what it reads, do the work of that node.
+
+    What it put together from sizes and literals has the scope of a list that torch merged with equal ones elsewhere.
+    """
+    view = after.view
     inserted = [i for i, source in enumerate(after.sources) if source is None or scopes[source] is None]
     for index in reversed(inserted):
-        served = {attributions[reader] for t in after.view.nodes[index].makes for reader in after.view.consumers[t]}
+        outputs = view.nodes[index].makes
+        served = {attributions[reader] for t in outputs for reader in view.consumers[t]}
         only = served.pop() if len(served) == 1 else None
         own = attributions[index]
-        if only is not None and own is not None and only.scope == own.scope:
+        prepares = all(view.flow.constant[t] for t in outputs)
+        if only is not None and own is not None and (prepares or only.scope == own.scope):
             attributions[index] = only
 
 

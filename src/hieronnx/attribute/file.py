@@ -11,7 +11,7 @@ from hieronnx.attribute.request import Projected, Request
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.errors import check_known
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy, add_consumers
 from hieronnx.hierarchy.records import CallId, Initializer, Node
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
@@ -53,7 +53,7 @@ def attribute_file(request: Request, *, strategy: str, policy: TagPolicy) -> Att
         from hieronnx.attribute.by_value.htp import attribute_htp  # it needs ONNX Runtime, which the other does not
 
         projected = attribute_htp(request)
-    view, modules, parameters = request.view, describe_modules(request.model), parameter_names(request.model)
+    view, modules, parameters = request.view, describe_modules(request.model, policy), parameter_names(request.model)
     tree = CallTree({site.id: site.parent for site in projected.sites})
     hierarchy = Hierarchy(
         modules=modules,
@@ -61,7 +61,9 @@ def attribute_file(request: Request, *, strategy: str, policy: TagPolicy) -> Att
         nodes=make_nodes(view, fill_gaps(view, projected.nodes, tree, parameters)),
         initializers=tuple(_make_initializers(projected, view, parameters)),
         policy=policy,
+        strategy=strategy,
     )
+    hierarchy = add_consumers(hierarchy, view.find_readers())
     nodes = hierarchy.node_by_key
     contradictions = (Disagreement(nodes[view.node_key(node)], says) for node, says in projected.contradictions)
     return AttributedFile(hierarchy, projected, tuple(contradictions))

@@ -1,5 +1,10 @@
 """Filling gaps: a node without a scope gets one from its neighbours, by one walk and two policies.
 
+A literal (a `Constant`: a node that reads nothing) is always one. It does no work of its own, and exporters write equal
+ones once, wherever they met the first: what they recorded of it says nothing of who needs it. So it belongs to those
+who read it: their calls are its origins, and the lowest call above them is its scope. Where that is the call that was
+recorded, the evidence stays; else it is `dataflow`, rule `consumers`.
+
 Each gap hears the calls of the nodes that feed it and of those that read it; a neighbour that is a gap itself stands
 for the lowest call above what lies beyond it:
 
@@ -25,7 +30,7 @@ each side. So a residual goes to the layer that it closes, and what lies between
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from hieronnx.graph.view import View
@@ -35,6 +40,8 @@ from hieronnx.hierarchy.records import ROOT, Attribution, CallId, Node
 _ROUNDS = 3
 """How often `propagate` passes on what it filled; more rounds fill little more."""
 _AT_ROOT = Attribution(ROOT, (ROOT,), "root", "root")
+_BY_ROOT = Attribution(ROOT, (ROOT,), "captured")
+"""What the model returns is read by whoever called it."""
 
 
 def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, ...]:
@@ -50,32 +57,52 @@ def make_nodes(view: View, attributions: Sequence[Attribution]) -> tuple[Node, .
 def fill_gaps(
     view: View, attributions: Sequence[Attribution | None], tree: CallTree, parameters: Collection[str] = ()
 ) -> list[Attribution]:
-    """Return the attributions, one for each node, with every gap (None) filled by the first rule that applies."""
-    if None not in attributions:
-        return [item for item in attributions if item is not None]
-    neighbours = _Neighbours(view)
-    heard = neighbours.listen(attributions, tree)
-    filled = [item or _fill_between(around, tree) for item, around in zip(attributions, heard, strict=True)]
-    for index in range(len(filled) - 1, -1, -1):  # who reads a node comes after it
-        if attributions[index] is None and not heard[index].before:
-            readers = neighbours.readers[index]
-            served = [(heard[index].around, False) if n is None else _scope_of(filled[n]) for n in readers]
+    """Return the attributions, one for each node: literals by who reads them, other gaps (None) by the first rule."""
+    known = [None if index in view.literals else item for index, item in enumerate(attributions)]
+    if known.count(None) > len(view.literals):
+        neighbours = _Neighbours(view)
+        heard, gaps = neighbours.listen(known, tree), [index for index, item in enumerate(known) if item is None]
+        for index in gaps:
+            known[index] = _fill_between(heard[index], tree)
+        for index in (index for index in reversed(gaps) if not heard[index].before):  # who reads a node is after it
+            readers = [_BY_ROOT if n is None else known[n] or _AT_ROOT for n in neighbours.readers[index]]
             output = view.node_key(index)[1]
             owner = output.rpartition(".")[0] if output in parameters else None
-            filled[index] = _serve(served, owner, tree)
-    return filled
+            known[index] = _serve(readers, heard[index].around, owner, tree)
+    for index, served in _find_served(view, known):
+        known[index] = _give_to_readers(attributions[index], served, tree)
+    return [item or _AT_ROOT for item in known]
 
 
-def _scope_of(item: Attribution) -> tuple[CallId, bool]:
-    """Return the call of a node, and whether nothing is known of it."""
-    return item.scope, item.evidence == "root"
+def _find_served(view: View, attributions: Sequence[Attribution | None]) -> Iterator[tuple[int, list[Attribution]]]:
+    """Yield each literal with what is known of those who read it, in bodies too; who has a graph reads its outputs."""
+    readers: dict[int | None, list[Attribution | None]] = {}
+    for index in sorted(view.literals):
+        readers[index] = [attributions[reader] for t in view.nodes[index].makes for reader in view.consumers[t]]
+    for number, graph in enumerate(view.graphs):
+        around = attributions[graph.owner] if graph.owner is not None else None if number else _BY_ROOT
+        for producer in map(view.producers.__getitem__, graph.outputs):
+            if producer in readers:
+                readers[producer].append(around)
+    for index in sorted(view.literals):
+        yield index, [reader for reader in readers[index] if reader is not None and reader.evidence != "root"]
 
 
-def _serve(readers: Sequence[tuple[CallId, bool]], owner: str | None, tree: CallTree) -> Attribution:
+def _give_to_readers(recorded: Attribution | None, served: Sequence[Attribution], tree: CallTree) -> Attribution | None:
+    """Give a literal to those who read it; what was recorded counts where it says the same, or nobody is known."""
+    if not served:
+        return recorded
+    joined = tree.join(served, "dataflow")
+    if recorded is not None and recorded.evidence != "root" and recorded.scope == joined.scope:
+        return Attribution(joined.scope, joined.origins, recorded.evidence, recorded.rule)
+    return Attribution(joined.scope, joined.origins, "dataflow", "consumers")
+
+
+def _serve(readers: Sequence[Attribution], around: CallId, owner: str | None, tree: CallTree) -> Attribution:
     """Attribute what reads nothing to those who read it; the owner is that of the parameter whose name it has."""
-    if not readers or any(unknown for _, unknown in readers):
+    if not readers or any(reader.evidence == "root" for reader in readers):
         return _AT_ROOT
-    scope = tree.lowest_above([scope for scope, _ in readers])
+    scope = tree.lowest_above([around if reader is _BY_ROOT else reader.scope for reader in readers])
     evidence, rule = ("parameter", "parameter") if scope.module == owner else ("dataflow", "consumers")
     return Attribution(scope, (scope,), evidence, rule)
 

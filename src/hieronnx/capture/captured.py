@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from hieronnx.capture.calls import CallIO
+from hieronnx.capture.names import BoundaryNames
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
@@ -31,6 +32,8 @@ class ExportRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of `torch.onnx.export`."""
     strip_torch_metadata: bool = False
+    names: BoundaryNames = field(default_factory=BoundaryNames)
+    """The lists among the options that the route is to fill in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.dynamo_names import DynamoNames
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
@@ -36,11 +37,14 @@ _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_
 def capture_dynamo(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=True)`, up to the finished model in memory."""
     watcher = _Watcher(request.model)
+    names = DynamoNames(request)
     options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
     with (
         private_torch.observe_module_calls(watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_translation(names.translated),
+        private_torch.observe_renaming(names.rename_inputs, names.rename_outputs),
         private_torch.observe_fx_nodes(watcher.mark),
         private_torch.observe_translation(watcher.keep_raw),
         private_torch.observe_traced_tensors(watcher.values.note_version),

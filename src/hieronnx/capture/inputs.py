@@ -1,4 +1,4 @@
-"""Example inputs by forward's parameter names, and which of their axes are dynamic.
+"""Example inputs by forward's parameter names.
 
 torch is imported in the functions that need it, so that the command line can parse without it.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hieronnx.capture.load import load_reference
 from hieronnx.capture.specs import InputSpec, Limits, Parameters, draw_all, required, suggest
 from hieronnx.errors import InputError, describe_error
 
@@ -20,8 +22,26 @@ if TYPE_CHECKING:
 _Given: TypeAlias = Mapping[str, InputSpec]
 
 
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Example inputs by parameter name, in the order of forward's signature.
+
+    Attributes:
+        values: The inputs.
+        made_up: Those that no spec gave, and what they are made from: `config`, `example_inputs` or `dummy_inputs`.
+    """
+
+    values: dict[str, Any]
+    made_up: dict[str, str]
+
+
 def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, Any]:
-    """Return example inputs by parameter name, in the order of forward's signature.
+    """Return example inputs by parameter name, as `make_examples` makes them."""
+    return make_examples(model, specs).values
+
+
+def make_examples(model: nn.Module, specs: Iterable[InputSpec] = ()) -> Examples:
+    """Make example inputs.
 
     Specs are used as they are. The rest comes from the model: its `example_inputs` (an attribute or method),
     or for a Hugging Face model its config. The values are the same each time; no global generator is used.
@@ -35,16 +55,64 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
         if spec.name in given:
             raise InputError(f"input '{spec.name}' is given twice")
         given[spec.name] = spec
-    _check_names(model, parameters, given, what="input")
-    example = _read_example(model, "example_inputs", parameters)
+    check_names(model, parameters, given, what="input")
+    source, example = "example_inputs", _read_example(model, "example_inputs", parameters)
     if example is None and hasattr(model, "config") and hasattr(model, "main_input_name"):  # of Hugging Face
-        return _sort(_make_pretrained(model, parameters, given), parameters)
-    if example is None:
-        example = _read_example(model, "dummy_inputs", parameters)
-    return _sort(_make_plain(model, parameters, given, example), parameters)
+        source, made = "config", _make_pretrained(model, parameters, given)
+    else:
+        if example is None:
+            source, example = "dummy_inputs", _read_example(model, "dummy_inputs", parameters)
+        made = _make_plain(model, parameters, given, example)
+    inputs = sort_inputs(made, parameters)
+    return Examples(inputs, {name: source for name in inputs if name not in given})
 
 
-def _check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
+def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Call the function that a reference names; return the example inputs that it gives, by keyword where they can be.
+
+    It returns a dict of keyword inputs, a tuple of positional ones, a tensor, or a tuple of a tuple and a dict: both.
+
+    Raises:
+        TargetError: there is no such function.
+        InputError: it fails, returns something else, or what `forward` does not take.
+    """
+    from torch import Tensor
+
+    maker = load_reference(reference)
+    if not callable(maker):
+        raise InputError(f"'{reference}' is a {type(maker).__name__}; expected a function that returns the inputs")
+    try:
+        made = maker(model) if required(inspect.signature(maker).parameters) else maker()
+    except Exception as error:
+        raise InputError(f"'{reference}' raised {describe_error(error)}") from error
+    made = (made,) if isinstance(made, Tensor) else made
+    if not isinstance(made, tuple | Mapping):
+        expected = "expected a tuple of args, a dict of kwargs, or both in a tuple"
+        raise InputError(f"'{reference}' returned a {type(made).__name__}; {expected}")
+    both = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], Mapping)
+    args, kwargs = made if both else ((), made) if isinstance(made, Mapping) else (made, {})
+    try:
+        bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputError(
+            f"'{reference}' returned what {type(model).__name__}.forward does not take: {error}"
+        ) from error
+    by_position = {
+        p.name for p in bound.signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
+    }
+    if by_position & set(bound.arguments):
+        return tuple(args), dict(kwargs)
+    variadic = next((p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
+    named = {name: value for name, value in bound.arguments.items() if name != variadic}
+    return (), {**named, **bound.arguments.get(variadic or "", {})}
+
+
+def check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
+    """Make sure that a model's `forward` takes arguments of these names.
+
+    Raises:
+        InputError: If it does not.
+    """
     accepted = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in names:
@@ -81,7 +149,7 @@ def _check_complete(model: nn.Module, missing: Sequence[str]) -> None:
         )
 
 
-def _sort(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
+def sort_inputs(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Order inputs by the signature; what only **kwargs takes comes last."""
     return {name: inputs[name] for name in dict.fromkeys((*parameters, *inputs)) if name in inputs}
 
@@ -101,46 +169,6 @@ def _make_plain(
         raise InputError(f"{takes} by position only; export it from Python, with args=…")
     _check_complete(model, [name for name in missing if name not in inputs])
     return inputs
-
-
-def to_dynamic_shapes(
-    model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
-) -> dict[str, Any] | None:
-    """Return the `dynamic_shapes` of an export, None where nothing is dynamic.
-
-    Example:
-        `{"x": {0: "batch"}}` with inputs x and mask gives `{"x": {0: "batch"}, "mask": None}`.
-
-    Raises:
-        InputError: there is no such input, or it has no such axis.
-    """
-    if not dynamic:
-        return None
-    parameters = inspect.signature(model.forward).parameters
-    _check_names(model, parameters, dynamic, what="dynamic input")
-    for name in dynamic:
-        _check_axes(name, dynamic[name], kwargs)
-    shapes: dict[str, Any] = {}
-    for name in _sort(kwargs, parameters):
-        axes = dict(dynamic[name]) if name in dynamic else None
-        if name in parameters:
-            shapes[name] = axes
-        else:  # torch.export sees what **kwargs took as one mapping under the name of that parameter
-            variadic = next(p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD)
-            shapes.setdefault(variadic, {})[name] = axes
-    return shapes
-
-
-def _check_axes(name: str, axes: Iterable[int], kwargs: Mapping[str, Any]) -> None:
-    if name not in kwargs:
-        hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"
-        raise InputError(f"dynamic input '{name}' is not among the inputs of this export{hint}")
-    shape = getattr(kwargs[name], "shape", None)
-    if shape is None:
-        raise InputError(f"dynamic input '{name}' is a {type(kwargs[name]).__name__}, not a tensor")
-    wrong = next((axis for axis in axes if not 0 <= axis < len(shape)), None)
-    if wrong is not None:
-        raise InputError(f"input '{name}' of shape {list(shape)} has no axis {wrong}")
 
 
 # --- Hugging Face models: from the conventional names of parameters, and configs ------------------

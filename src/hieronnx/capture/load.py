@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import inspect
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _FORMS = "expected 'demo', 'package.module:object', 'file.py:object', a folder with a Hugging Face model, or a hub id"
+_WHERE = "it must be installed or lie in the current directory"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
@@ -38,30 +40,90 @@ def load_model(target: str, *, trust_remote_code: bool = False, auto_class: str 
         TargetError: there is no such target, or it gives no model.
         MissingExtraError: torch or transformers is needed and not installed.
     """
-    require("torch", "torch")
+    check_target(target)
     if target == "demo":
         from hieronnx.capture.demo import build_demo
 
         return build_demo()
-    if Path(target).is_dir():
-        return _load_pretrained(target, trust_remote_code, auto_class)
-    reference, colon, name = target.rpartition(":")
-    if colon:
-        return _load_reference(target, reference, name)
+    if _is_reference(target):
+        return _build(load_reference(target), target)
+    return _load_pretrained(target, trust_remote_code, auto_class)
+
+
+def check_target(target: str) -> None:
+    """Make sure, as far as that can be told without torch and the network, that a target names a model.
+
+    What looks like a path is one: it is never looked for on the Hugging Face hub.
+
+    Raises:
+        TargetError: there is no such target.
+        MissingExtraError: torch or transformers is needed and not installed.
+    """
+    require("torch", "torch")
     path = Path(target)
-    if path.suffix == ".py" and path.is_file():
+    if target == "demo":
+        return
+    if _is_reference(target):
+        check_reference(target)
+        return
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise TargetError(f"the folder '{target}' has no config.json, so it holds no Hugging Face model")
+    elif path.suffix == ".py" and path.is_file():
         raise TargetError(f"'{target}' names a file; name the model in it too: '{target}:object'")
-    if path.exists():
+    elif path.exists():
         raise TargetError(f"'{target}' is a file, not a model; {_FORMS}")
-    if _HUB_ID.fullmatch(target):
-        return _load_pretrained(target, trust_remote_code, auto_class)
-    raise TargetError(f"no such target '{target}'; {_FORMS}")
+    elif _is_path(target):
+        folders = [entry.name for entry in _list_folders(path.parent)]
+        raise TargetError(f"no folder '{target}'{suggest(path.name, folders) or f'; {_FORMS}'}")
+    elif not _HUB_ID.fullmatch(target):
+        raise TargetError(f"no such target '{target}'; {_FORMS}")
+    require("transformers", "hf")
 
 
-def _load_reference(target: str, reference: str, name: str) -> nn.Module:
-    """Load `package.module:object` or `file.py:object`."""
+def _is_reference(target: str) -> bool:
+    return ":" in target and not Path(target).is_dir()
+
+
+def _is_path(target: str) -> bool:
+    """Say whether a target that does not exist looks like a path: a hub id has one slash at most, within."""
+    separators = target.replace(os.sep, "/").count("/")
+    beside = Path(target).parent
+    in_folder = separators == 1 and beside != Path() and beside.is_dir()
+    return separators > 1 or target.startswith((".", "~", "/")) or target.endswith("/") or in_folder
+
+
+def _list_folders(folder: Path) -> list[Path]:
+    return [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
+
+
+def check_reference(target: str) -> None:
+    """Make sure, as far as that can be told without running it, that `package.module:object` or `file.py:object` is.
+
+    Raises:
+        TargetError: If it is not.
+    """
+    reference, _, name = target.rpartition(":")
     if not reference or not name:
         raise TargetError(f"'{target}' is incomplete; {_FORMS}")
+    if reference.endswith(".py"):
+        if not Path(reference).expanduser().is_file():
+            raise TargetError(f"no file '{Path(reference).expanduser().resolve()}'; {_FORMS}")
+        return
+    _make_importable(os.getcwd())
+    package = reference.partition(".")[0]
+    if package not in sys.modules and package.isidentifier() and importlib.util.find_spec(package) is None:
+        raise TargetError(f"no module '{package}' to import; {_WHERE}")
+
+
+def load_reference(target: str) -> Any:
+    """Load the object that `package.module:object` or `file.py:object` names.
+
+    Raises:
+        TargetError: If there is none.
+    """
+    check_reference(target)
+    reference, _, name = target.rpartition(":")
     value: Any = _import_file(Path(reference)) if reference.endswith(".py") else _import_module(reference)
     for part in name.split("."):
         try:
@@ -70,7 +132,7 @@ def _load_reference(target: str, reference: str, name: str) -> nn.Module:
             owner = f"module '{value.__name__}'" if isinstance(value, ModuleType) else type(value).__name__
             hint = suggest(part, [entry for entry in dir(value) if not entry.startswith("_")])
             raise TargetError(f"target '{target}': {owner} has no attribute '{part}'{hint}") from error
-    return _build(value, target)
+    return value
 
 
 def _import_module(name: str) -> ModuleType:
@@ -80,7 +142,7 @@ def _import_module(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{name}.".startswith(f"{missing}."):
-            message = f"no module '{missing}' to import; it must be installed or lie in the current directory"
+            message = f"no module '{missing}' to import; {_WHERE}"
         else:
             message = f"importing '{name}' failed: {describe_error(error)}"
         raise TargetError(message) from error
@@ -88,8 +150,6 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
-    if not path.is_file():
-        raise TargetError(f"no file '{path}'; {_FORMS}")
     _make_importable(str(path.parent))  # as `python file.py` does, so that it finds its neighbours
     imported = sys.modules.get(path.stem)
     if imported is not None and getattr(imported, "__file__", None) == str(path):
@@ -148,11 +208,22 @@ def _call(factory: Callable[[], object], target: str) -> object:
         raise TargetError(f"target '{target}' raised {describe_error(error)}") from error
 
 
+def list_torch_nn() -> list[str] | None:
+    """List the modules of torch.nn without importing torch; None where they cannot be found so."""
+    spec = importlib.util.find_spec("torch")
+    source = Path(spec.origin).with_name("nn") / "modules" / "__init__.py" if spec and spec.origin else None
+    if source is None or not source.is_file():
+        return None
+    for statement in ast.parse(source.read_text("utf-8")).body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else ()
+        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
+            names: list[str] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
+            return names
+    return None
+
+
 def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | None) -> nn.Module:
     """Load a Hugging Face model with the class that its config names."""
-    if Path(target).is_dir() and not (Path(target) / "config.json").is_file():
-        raise TargetError(f"the folder '{target}' has no config.json, so it holds no Hugging Face model")
-    require("transformers", "hf")
     import transformers
 
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}

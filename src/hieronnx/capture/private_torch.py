@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor as is_functorch_wrapped_tensor
 from torch._decomp import decomposition_table as decomposition_table
+from torch._dynamo import exc as dynamo_errors
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.nn.modules import module as module_hooks
 from torch.onnx._internal.exporter import _core as dynamo_core
+from torch.onnx._internal.exporter import _ir_passes as dynamo_passes
 from torch.onnx._internal.torchscript_exporter import onnx_proto_utils
 from torch.onnx._internal.torchscript_exporter import utils as torchscript_utils
 from torch.utils import _pytree
@@ -170,6 +172,22 @@ def observe_translated_graphs(observer: Callable[[torch.fx.Graph, Mapping[str, A
     return _after(dynamo_core, "_translate_fx_graph", lambda values, graph, *_args, **_kwargs: observer(graph, values))
 
 
+@contextmanager
+def observe_renaming(inputs: Callable[[ir.Model], None], outputs: Callable[[ir.Model], None]) -> Iterator[None]:
+    """Call the observers with the finished model, before torch gives its inputs and its outputs the names asked for."""
+    with (
+        _before(dynamo_passes, "rename_inputs", lambda model, _names: inputs(model)),
+        _before(dynamo_passes, "rename_outputs", lambda model, _names: outputs(model)),
+    ):
+        yield
+
+
+def is_about_dynamic_axes(error: BaseException) -> bool:
+    """Say whether torch.export refused a model because an axis that was to be dynamic is not, or is another one."""
+    conflict = "conflicts between user-specified ranges and inferred ranges" in str(error)
+    return conflict or isinstance(error, dynamo_errors.UserError | symbolic_shapes.ConstraintViolationError)
+
+
 def strip_root(path: str) -> str:
     """Leave out what torch.export puts before the paths of the model's own modules while it traces."""
     return path.removeprefix("_export_root").removeprefix(".")
@@ -291,6 +309,7 @@ class _LoweringObserver(Protocol):
     # The numbers of all values in order, before and after torch gave them new ones.
     def renumbered(self, before: Sequence[int], after: Sequence[int]) -> None: ...
     def exported(self, graph: torch.Graph) -> None: ...  # with ONNX operators, before torch folds and fuses
+    def renaming(self, graph: torch.Graph) -> None: ...  # before inputs and outputs get the names asked for
     def folded(self, graph: torch.Graph) -> None: ...  # before torch names the values that have no name
     def finished(self, graph: torch.Graph) -> None: ...  # before torch gives it the names that go into the file
 
@@ -334,6 +353,7 @@ def observe_lowering(observer: _LoweringObserver) -> Iterator[None]:
         _wrapped(torch._C, "_jit_pass_onnx", lower),
         _wrapped(torchscript_utils, "_run_symbolic_function", lower_node),
         _wrapped(torch._C, "_jit_pass_canonicalize", canonicalize),
+        _before(torchscript_utils, "_set_input_and_output_names", lambda graph, *_names: observer.renaming(graph)),
         _before(torchscript_utils, "_apply_friendly_debug_names", lambda graph, *_args: observer.folded(graph)),
         _before(torch._C, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", observer.finished),
     ):

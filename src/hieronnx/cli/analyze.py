@@ -11,6 +11,7 @@ import click
 from hieronnx.cli.console import print_json, print_text, use_colour, write_report
 from hieronnx.cli.options import (
     all_calls_option,
+    confidence_option,
     depth_option,
     json_option,
     markdown_option,
@@ -26,6 +27,7 @@ from hieronnx.cli.options import (
 @click.option("--op", metavar="TYPE", help="Count only nodes of this operator.")
 @click.option("--evidence", metavar="NAME", help="Count only nodes whose call is known by this evidence.")
 @threshold_option("How much of a category should be attributed. May be repeated.")
+@confidence_option
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a dynamic axis. May be repeated.")
 @click.option(
     "--sort",

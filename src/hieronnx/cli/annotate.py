@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, print_json, show_written, working
-from hieronnx.cli.loading import read_loading
-from hieronnx.cli.options import model_options, path_argument, writing_options
+from hieronnx.cli.loading import Loaded, read_loading
+from hieronnx.cli.options import confidence_option, model_options, path_argument, writing_options
 from hieronnx.report.names import clean_line
 
 
@@ -17,6 +17,7 @@ from hieronnx.report.names import clean_line
 @path_argument("file")
 @click.option("--model", "target", required=True, metavar="TARGET", help="The PyTorch model, as for export.")
 @writing_options
+@confidence_option
 @model_options
 @click.option(
     "--strategy",
@@ -45,19 +46,20 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
       hieronnx annotate net.onnx --model net.py:load_net -o net.onnx --input 'x=float32[1,3,64,64]'
       hieronnx annotate model.onnx --model net.py:load_net -o annotated.onnx --strategy usage_based
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.errors import HieronnxError, MismatchError
+    from hieronnx.errors import HieronnxError, MismatchError, check_folder
     from hieronnx.report.summary import render_annotation
 
     loading = read_loading(target, options)
     if not file.is_file():  # before the model is loaded, which may take long
         raise HieronnxError(f"no ONNX file at '{file}'")
+    check_folder(options["output"])
     try:
         with working(debug=context.obj) as report:
             from hieronnx.tools.annotate import annotate
 
             run = options["strategy"] == "htp"
-            model, kwargs = loading.load_with_inputs(report) if run else (loading.load(report), {})
-            result = annotate(file, model, (), kwargs, progress=report, **options)
+            loaded = loading.load_with_inputs(report) if run else Loaded(loading.load(report))
+            result = annotate(file, loaded.model, loaded.args, loaded.kwargs, progress=report, **options)
     except MismatchError as error:
         if as_json:
             print_json(error.to_dict())

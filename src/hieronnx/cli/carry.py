@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import print_note, show_written, working
-from hieronnx.cli.options import path_argument, writing_options
+from hieronnx.cli.console import print_notes, show_written, working
+from hieronnx.cli.options import confidence_option, path_argument, writing_options
 
 if TYPE_CHECKING:
     from hieronnx.tools.carry import CarryResult
@@ -18,8 +18,7 @@ def show_carried(result: CarryResult, original: Path, *, as_json: bool) -> None:
     """Print what was carried, notes apart; they are for people."""
     from hieronnx.report.summary import render_carry
 
-    for note in () if as_json else result.notes:
-        print_note(note)
+    print_notes(() if as_json else result.notes)
     show_written(result, render_carry, "compare", original, as_json=as_json)
 
 
@@ -27,6 +26,7 @@ def show_carried(result: CarryResult, original: Path, *, as_json: bool) -> None:
 @path_argument("original")
 @path_argument("transformed")
 @writing_options
+@confidence_option
 @click.option(
     "--by-value", is_flag=True, help="Run both models and match what computes the same: for tools that rename."
 )

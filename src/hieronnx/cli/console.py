@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -97,6 +97,12 @@ def print_note(text: str) -> None:
     click.echo(f"note: {clean_line(text)}", err=True)
 
 
+def print_notes(texts: Iterable[str]) -> None:
+    """Print notes to stderr, a line each."""
+    for text in texts:
+        print_note(text)
+
+
 def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
     """Print a result: as JSON, or rendered, with a last line after it."""
     if as_json:
@@ -110,7 +116,8 @@ def show_written(
 ) -> None:
     """Print a result and the command to try next on the file that was written, after other files."""
     words = [shlex.quote(str(path)) for path in (*others, result.path)]
-    show(result, render, as_json=as_json, after=f"next: hieronnx {command} {' '.join(words)}" if command else "")
+    following = clean_line(f"next: hieronnx {command} {' '.join(words)}") if command else ""
+    show(result, render, as_json=as_json, after=following)
 
 
 def write_report(path: Path, text: str) -> None:
@@ -164,7 +171,7 @@ def _show_stages() -> Iterator[Callable[[str], None]]:
     from rich.text import Text
 
     with Console(file=sys.stderr, highlight=False).status(Text("starting")) as status:
-        yield lambda stage: status.update(Text(stage))
+        yield lambda stage: status.update(Text(clean_line(stage)))
 
 
 @contextmanager

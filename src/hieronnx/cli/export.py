@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show_written, working
 from hieronnx.cli.loading import read_loading
-from hieronnx.cli.options import exporter_option, model_options, writing_options
+from hieronnx.cli.options import confidence_option, exporter_option, model_options, writing_options
 
 
 @click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")
 @click.argument("target")
 @writing_options
+@confidence_option
 @model_options
 @click.option(
     "--dynamic",
     multiple=True,
     metavar="NAME:AXIS=LABEL,…",
-    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence. May be repeated.",
+    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence; '*:0=batch' is of all. May be repeated.",
 )
+@click.option(
+    "--check/--no-check",
+    default=None,
+    help="Run a file with dynamic axes once at other sizes, exit code 1 if it does not do what the model does. "
+    "[default: models of up to 1 GB]",
+)
+@click.option("--input-names", metavar="NAMES", help="Names for the file's inputs, in order, as in tokens,mask.")
+@click.option("--output-names", metavar="NAMES", help="Names for its outputs, in order.")
+@click.option(
+    "--torch-names", is_flag=True, help="Let torch name inputs and outputs, not forward's arguments and results."
+)
+@click.option("--train", is_flag=True, help="Export in training mode, dropout and all; eval mode if not given.")
 @exporter_option
 @click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")
 @click.option("--strip-torch-metadata", is_flag=True, help="Leave out torch's own metadata on the nodes.")
@@ -39,7 +53,15 @@ from hieronnx.cli.options import exporter_option, model_options, writing_options
 )
 @click.pass_context
 def export_command(
-    context: click.Context, /, target: str, dynamic: tuple[str, ...], opset: int | None, as_json: bool, **options: Any
+    context: click.Context,
+    /,
+    target: str,
+    dynamic: tuple[str, ...],
+    opset: int | None,
+    input_names: str | None,
+    output_names: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Export TARGET to ONNX, every node with the module call that made it.
 
@@ -55,24 +77,31 @@ def export_command(
       hieronnx export demo -o demo.onnx
       hieronnx export net.py:Net -o net.onnx --input 'x=float32[1,3,64,64]' --dynamic x:0=batch
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.cli.syntax import parse_dynamic
-    from hieronnx.report.summary import render_export
+    from hieronnx.errors import check_folder
 
     loading = read_loading(target, options)
+    check_folder(options["output"])
+    from hieronnx.cli.syntax import parse_dynamic, parse_names
+    from hieronnx.report.summary import render_export
+    from hieronnx.tools.export import check_choices
+
+    check_choices(options["exporter"], options["strategy"], options["torch_nn"], opset)
     axes: dict[str, dict[int, str]] = {}
     for name, labels in map(parse_dynamic, dynamic):
         axes.setdefault(name, {}).update(labels)
+    names = {"input_names": input_names, "output_names": output_names}
+    options |= {name: parse_names(text) for name, text in names.items() if text is not None}
     with working(debug=context.obj) as report:
-        from hieronnx.capture.inputs import to_dynamic_shapes
+        loaded = loading.load_with_inputs(report)  # which imports torch, and says so
+        from hieronnx.capture.dynamic import to_dynamic_shapes
         from hieronnx.tools.export import export
 
-        model, kwargs = loading.load_with_inputs(report)
-        shapes = to_dynamic_shapes(model, kwargs, axes)
-        # TorchScript would make up names of its own.
-        names = list(kwargs) if all(hasattr(value, "dtype") for value in kwargs.values()) else None
-        given = {"opset_version": opset, "dynamic_shapes": shapes, "input_names": names}
+        model = loaded.model.train(options["train"])
+        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.kwargs, axes)}
         options |= {name: value for name, value in given.items() if value is not None}
-        result = export(model, kwargs=kwargs, progress=report, **options)
+        result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)
+        result = replace(result, made_up=loaded.made_up)
     show_written(result, render_export, "tree" if result.hierarchy.calls else None, as_json=as_json)
-    if result.topology is not None and not result.topology.same:
+    differs = result.topology is not None and not result.topology.same
+    if differs or result.findings or (result.axes is not None and result.axes.problem is not None):
         context.exit(FOUND_SOMETHING)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hieronnx.cli.console import print_json, print_note, print_text, show, use_colour
+from hieronnx.cli.console import print_json, print_notes, print_text, show, use_colour
 from hieronnx.cli.options import json_option, path_argument
 
 
@@ -51,6 +51,7 @@ def extract_command(
         _extract_all(model, target, folder, relative_names, as_json)
         return
     from hieronnx.errors import AmbiguousTargetError, InputError
+    from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.extraction import render_extraction
     from hieronnx.tools.extract.extracting import extract
 
@@ -58,18 +59,20 @@ def extract_command(
         result = extract(model, target, output=output, relative_names=relative_names)
     except AmbiguousTargetError as error:
         raise InputError(f"{error}, or take all with --all") from error
+    print_notes(note_torch_scopes(str(model), result.hierarchy.strategy))
     show(result, render_extraction, as_json=as_json)
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, as_json: bool) -> None:
     from hieronnx.errors import count
+    from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.extraction import render_extractions
     from hieronnx.tools.extract.extracting import extract_all
 
     skipped: list[str] = []
     results = extract_all(model, target, folder, relative_names=relative_names, skipped=skipped.append)
-    for line in skipped:
-        print_note(line)
+    print_notes(skipped)
+    print_notes(note_torch_scopes(str(model), results[0].hierarchy.strategy))
     if as_json:
         print_json({"extracted": [result.to_dict() for result in results], "skipped": skipped})
     else:

@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hieronnx.capture.specs import InputSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model and its example inputs.
+
+    Attributes:
+        model: The model.
+        args: The inputs by position.
+        kwargs: The inputs by keyword.
+        made_up: The inputs that nobody gave, and what they are made from.
+    """
+
+    model: Any
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    made_up: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +33,7 @@ class Loading:
 
     target: str
     specs: Sequence[InputSpec]
+    inputs_from: str | None
     trust_remote_code: bool
 
     def load(self, report: Callable[[str], None]) -> Any:
@@ -25,27 +43,39 @@ class Loading:
         report(f"loading {self.target}")
         return load_model(self.target, trust_remote_code=self.trust_remote_code)
 
-    def load_with_inputs(self, report: Callable[[str], None]) -> tuple[Any, dict[str, Any]]:
+    def load_with_inputs(self, report: Callable[[str], None]) -> Loaded:
         """Load the model, and make its example inputs."""
-        from hieronnx.capture.inputs import make_inputs
+        from hieronnx.capture.inputs import call_maker, make_examples
 
         model = self.load(report)
         report("making inputs")
-        return model, make_inputs(model, self.specs)
+        if self.inputs_from is not None:
+            return Loaded(model, *call_maker(self.inputs_from, model))
+        examples = make_examples(model, self.specs)
+        return Loaded(model, (), examples.values, examples.made_up)
 
 
 def read_loading(target: str, options: dict[str, Any]) -> Loading:
     """Read what `model_options` declares, and take all but `torch_nn` out of the options.
 
     Raises:
-        InputError: If one of them cannot be read.
+        HieronnxError: If one of them cannot be read, or names what is not there; nothing slow is imported for that.
     """
+    from hieronnx.capture.load import check_reference, check_target, list_torch_nn
+
+    check_target(target)
     from hieronnx.cli.syntax import parse_input, read_input_specs
+    from hieronnx.errors import InputError
     from hieronnx.hierarchy.tags import TagPolicy
 
-    TagPolicy.parse(options.get("torch_nn", "default"))
+    TagPolicy.parse(options.get("torch_nn", "default"), list_torch_nn())
     given = [parse_input(text) for text in options.pop("inputs")]
     names = {spec.name for spec in given}  # these replace the file's
     path = options.pop("input_specs")
     listed = [spec for spec in read_input_specs(path) if spec.name not in names] if path else []
-    return Loading(target, [*listed, *given], options.pop("trust_remote_code"))
+    specs, maker = [*listed, *given], options.pop("inputs_from")
+    if maker is not None and specs:
+        raise InputError("--inputs-from gives all inputs; it does not go with --input and --input-specs")
+    if maker is not None:
+        check_reference(maker)
+    return Loading(target, specs, maker, options.pop("trust_remote_code"))

@@ -36,9 +36,28 @@ def threshold_option(help_text: str) -> Callable[[_Command], _Command]:
     return click.option("--threshold", "thresholds", multiple=True, metavar="CATEGORY=PERCENT", help=help_text)
 
 
+confidence_option = click.option(
+    "--min-confidence",
+    type=click.Choice(["high", "medium", "low"]),
+    default="low",
+    show_default=True,
+    help="What counts as attributed: nodes whose call is known with this confidence at least; others are told apart.",
+)
+
+
 def depth_option(help_text: str) -> Callable[[_Command], _Command]:
     """Declare `--depth`."""
     return click.option("--depth", type=click.IntRange(min=0), metavar="N", help=help_text)
+
+
+def top_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--top`."""
+    return click.option("--top", type=click.IntRange(min=1), metavar="N", help=help_text)
+
+
+def quiet_option(help_text: str) -> Callable[[_Command], _Command]:
+    """Declare `--quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help=help_text)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -82,6 +101,12 @@ input_options = _combine(
         type=click.Path(path_type=Path),
         metavar="FILE",
         help='Example inputs from JSON: {"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}.',
+    ),
+    click.option(
+        "--inputs-from",
+        metavar="FILE.PY:FUNCTION",
+        help="A function that returns the example inputs, for what is nested: a tuple of args, a dict of kwargs, or "
+        "(args, kwargs). It is called with the model if it takes a parameter.",
     ),
 )
 model_options = _combine(

@@ -12,7 +12,7 @@ from hieronnx.errors import InputError
 from hieronnx.hierarchy.categories import check_threshold
 
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
-_DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*:(?P<axes>.+)")
+_DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\*)\s*:(?P<axes>.+)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _AXIS = re.compile(r"\s*(?P<axis>\d+)\s*=\s*(?P<label>[A-Za-z_]\w*)\s*")
 
@@ -42,7 +42,7 @@ def parse_input(text: str) -> InputSpec:
 
 
 def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
-    """Parse `name:axis=label,axis=label,…`.
+    """Parse `name:axis=label,axis=label,…`; the name `*` stands for every input.
 
     Raises:
         InputError: the text has another form, or an axis is given twice.
@@ -57,6 +57,18 @@ def parse_dynamic(text: str) -> tuple[str, dict[int, str]]:
     if len(dict(axes)) < len(axes):
         raise InputError(f"cannot read dynamic axes '{text}': an axis is given twice")
     return match["name"], dict(axes)
+
+
+def parse_names(text: str) -> list[str]:
+    """Parse `name,name,…`.
+
+    Raises:
+        InputError: a name is empty or given twice.
+    """
+    names = [name.strip() for name in text.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"cannot read the names '{text}'; expected name,name,…, each once, as in logits,states")
+    return names
 
 
 def parse_threshold(text: str) -> tuple[str, float]:

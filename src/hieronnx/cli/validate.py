@@ -7,8 +7,15 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import FOUND_SOMETHING, show
-from hieronnx.cli.options import json_option, path_argument, threshold_option
+from hieronnx.cli.console import FOUND_SOMETHING, show, working
+from hieronnx.cli.options import (
+    confidence_option,
+    input_options,
+    json_option,
+    path_argument,
+    threshold_option,
+    trust_option,
+)
 
 
 @click.command("validate", short_help="Is a hierarchy whole, and true to its file?")
@@ -29,27 +36,59 @@ from hieronnx.cli.options import json_option, path_argument, threshold_option
     type=click.Choice(["sidecar", "embedded"]),
     help="The same, and the one to trust where both are there and disagree.",
 )
+@confidence_option
+@click.option(
+    "--model",
+    "target",
+    metavar="TARGET",
+    help="Compare with the PyTorch model, as for export: modules that never ran, calls that the file lacks, classes.",
+)
+@input_options
+@trust_option
 @json_option
 @click.pass_context
 def validate_command(
-    context: click.Context, /, model: Path, thresholds: tuple[str, ...], as_json: bool, **options: Any
+    context: click.Context,
+    /,
+    model: Path,
+    thresholds: tuple[str, ...],
+    target: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Check MODEL, its hierarchy, and whether the two belong together.
 
     The hierarchy is read from the sidecar and from the metadata inside, and both are checked: that they are whole,
     agree, and tell of this file; that scopes fit the dataflow; that enough nodes are attributed. The ONNX checker runs
-    on any file. No weights are read. Exit code 1: something was found.
+    on any file. Every category of operators is listed, with how much of it is attributed. No weights are read. --model
+    runs TARGET on --input, or on inputs made up for it, to compare its calls with those of the file. Exit code 1:
+    something was found.
 
     \b
     Examples:
       hieronnx validate model.onnx --strict
       hieronnx validate model.onnx --baseline plain.onnx
       hieronnx validate model.onnx --fix
+      hieronnx validate model.onnx --model net.py:load_net --input 'x=float32[1,3,64,64]'
     """  # noqa: D301  click wants the backspace itself
+    from hieronnx.cli.loading import read_loading
     from hieronnx.cli.syntax import parse_threshold
+    from hieronnx.files.opening import require_file
     from hieronnx.report.findings import render_findings
     from hieronnx.tools.validate.validating import validate
 
-    result = validate(model, thresholds=dict(map(parse_threshold, thresholds)), **options)
+    given = {name: options.pop(name) for name in ("inputs", "input_specs", "inputs_from", "trust_remote_code")}
+    options["thresholds"] = dict(map(parse_threshold, thresholds))
+    if target is None:
+        if any(given.values()):
+            raise click.UsageError("--input, --input-specs, --inputs-from and --trust-remote-code are for --model.")
+        result = validate(model, **options)
+    else:
+        loading = read_loading(target, given)
+        require_file(model)  # before the model is loaded, which may take long
+        with working(debug=context.obj) as report:
+            loaded = loading.load_with_inputs(report)
+            report("comparing")
+            result = validate(model, reference=loaded.model, args=loaded.args, kwargs=loaded.kwargs, **options)
     show(result, render_findings, as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hieronnx.files.document import CallEntry, Document
 
 # Python itself gives up at about this depth of modules; reports that follow the tree need not go deeper.
-_DEEPEST_CALL = 300
+DEEPEST_CALL = 300
 RESTORE = "export the model again, or restore the file"
 
 
@@ -62,6 +62,7 @@ class Claim:
         tags: the tag that is written on each node; None where none is.
         model: about the file; empty where the form does not say.
         policy: which modules have tags; None where the form does not say.
+        strategy: how the nodes were attributed; None where the form does not say.
         document: the whole sidecar.
     """
 
@@ -73,6 +74,7 @@ class Claim:
     initializers: tuple[Initializer, ...] = ()
     model: Mapping[str, Any] = field(default_factory=dict)
     policy: TagPolicy | None = None
+    strategy: str | None = None
     document: Document | None = None
 
     def error(self, check: str, what: str, reason: str) -> Finding:
@@ -106,7 +108,8 @@ def check_claim(claim: Claim) -> tuple[Hierarchy | None, list[Finding]]:
         findings += (claim.error("references", f"initializer '{item.name}'", reason) for reason in reasons)
         initializers += [item] * (not reasons)
     policy = _infer_policy(claim.modules, calls) if claim.policy is None else claim.policy
-    return Hierarchy(claim.modules, tuple(calls), tuple(nodes), tuple(initializers), claim.model, policy), findings
+    about = (claim.model, policy, claim.strategy)
+    return Hierarchy(claim.modules, tuple(calls), tuple(nodes), tuple(initializers), *about), findings
 
 
 def _check_calls(claim: Claim) -> tuple[list[Call], list[Finding]]:
@@ -145,8 +148,8 @@ def _explain_call(claim: Claim, position: int, sound: Mapping[int, Call], depths
         return "it has no caller; only the first call has none"
     if entry.parent not in sound:
         return f"it has no caller: at position {entry.parent} is no call before it that can be believed"
-    too_deep = depths[sound[entry.parent].id] >= _DEEPEST_CALL
-    return f"it has more than {_DEEPEST_CALL} calls above it" * too_deep
+    too_deep = depths[sound[entry.parent].id] >= DEEPEST_CALL
+    return f"it has more than {DEEPEST_CALL} calls above it" * too_deep
 
 
 def _infer_policy(modules: Mapping[str, Module], calls: Iterable[Call]) -> TagPolicy:

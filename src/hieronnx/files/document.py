@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import onnx
 import onnx_ir as ir
-from msgspec.structs import astuple
 
 from hieronnx._version import __version__
 from hieronnx.errors import InputError
@@ -22,10 +21,10 @@ from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
 _RESTORE = (
     "export the model again; or move this one away: then 'hieronnx validate --fix' writes one from the metadata "
     "inside, if any, without parameters"
@@ -59,6 +58,8 @@ class ModelEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     dynamic_axes: dict[str, dict[str, str | None]]
     torch_nn: str | list[str] | None = None
     """Which modules of torch.nn have tags: `default`, `all`, `none` or class names; null before version 1.2."""
+    strategy: str | None = None
+    """How the nodes were attributed: `captured`, `htp`, `usage_based`, `carried`, …; null before version 1.3."""
 
 
 class CallRef(msgspec.Struct, frozen=True):
@@ -83,6 +84,14 @@ class ModuleEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     depth: int
     tag: str | None
     """The tag of the module's first call; null where it was never called."""
+    child_classes: dict[str, str] = {}
+    """The qualified class of each child; empty before version 1.3."""
+    expected_tag: str | None = None
+    """The tag that structure and policy let expect; null where it cannot be called, and before version 1.3."""
+
+
+_MODULE_FIELDS = [name for name in ModuleEntry.__struct_fields__ if name != "tag"]
+"""The fields of an entry that a module has, too."""
 
 
 class CallEntry(msgspec.Struct, frozen=True):
@@ -115,6 +124,8 @@ class NodeEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     evidence: str
     confidence: str
     rule: str = ""
+    consumers: list[str] | None = None
+    """The tags of those who read what it makes; null before version 1.3."""
 
 
 class TensorEntry(msgspec.Struct, frozen=True):
@@ -212,10 +223,13 @@ def check_version(version: str, source: str, place: str) -> Finding | None:
 def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
     model = msgspec.to_builtins(document.model)
     del model["torch_nn"]
+    strategy = model.pop("strategy")
     return Claim(
         source="sidecar",
-        # The fields of an entry are those of a module without its path, and the tag.
-        modules={path: Module(path, *astuple(entry)[:-1]) for path, entry in document.modules.items()},
+        modules={
+            path: Module(path, **{name: getattr(entry, name) for name in _MODULE_FIELDS})
+            for path, entry in document.modules.items()
+        },
         calls=tuple(document.calls),
         nodes=tuple(map(_decode_node, document.nodes)),
         tags=tuple(entry.tag for entry in document.nodes),
@@ -225,6 +239,7 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
         ),
         model=model,
         policy=policy,
+        strategy=strategy,
         document=document,
     )
 
@@ -232,7 +247,8 @@ def _make_claim(document: Document, policy: TagPolicy | None) -> Claim:
 def _decode_node(entry: NodeEntry) -> Node:
     identity = (entry.graph, entry.name, entry.op_type, entry.domain, entry.output)
     scope, origins = CallId(entry.module, entry.call), _decode_calls(entry.origins)
-    return Node(*identity, scope, origins, entry.evidence, entry.rule)
+    consumers = None if entry.consumers is None else tuple(entry.consumers)
+    return Node(*identity, scope, origins, entry.evidence, entry.rule, consumers)
 
 
 def _decode_calls(refs: Iterable[CallRef]) -> tuple[CallId, ...]:
@@ -253,15 +269,15 @@ def make_document(hierarchy: Hierarchy, view: View) -> Document:
     for call in hierarchy.calls:
         first_tags.setdefault(call.id.module, call.tag)
     tags = [hierarchy.tag_of(hierarchy.node_by_key[key].scope) for key in view.node_keys]
-    names = ModuleEntry.__struct_fields__[:-1]  # a module has them, too; not the tag
     # For each tensor the tags of the nodes that read it, once each, in order.
     readers = [list(dict.fromkeys(tags[reader] for reader in readers)) for readers in view.consumers]
+    about = {"torch_nn": encode_policy(hierarchy.policy), "strategy": hierarchy.strategy}
     return Document(
         format_version=FORMAT_VERSION,
         generator=Generator("hieronnx", __version__),
-        model=msgspec.convert({**hierarchy.model, "torch_nn": encode_policy(hierarchy.policy)}, ModelEntry),
+        model=msgspec.convert({**hierarchy.model, **about}, ModelEntry),
         modules={
-            path: ModuleEntry(**{name: getattr(module, name) for name in names}, tag=first_tags.get(path))
+            path: ModuleEntry(**{name: getattr(module, name) for name in _MODULE_FIELDS}, tag=first_tags.get(path))
             for path, module in hierarchy.modules.items()
         },
         calls=encode_calls(hierarchy.calls),
@@ -316,12 +332,12 @@ def _describe_value(value: ir.Value) -> dict[str, Any]:
 def summarize(hierarchy: Hierarchy) -> Summary:
     """Count the nodes by evidence, confidence and category."""
     by_evidence = dict.fromkeys(CONFIDENCE, 0)
-    by_confidence = dict.fromkeys(("high", "medium", "low"), 0)
+    by_confidence = dict.fromkeys(LEVELS, 0)
     by_category: dict[str, list[bool]] = defaultdict(list)
     for node in hierarchy.nodes:
         by_evidence[node.evidence] += 1
         by_confidence[node.confidence] += 1
-        by_category[category_of(node.op_type, node.domain)].append(node.evidence != "root")
+        by_category[category_of(node.op_type, node.domain)].append(node.is_attributed(hierarchy.min_confidence))
     statistics = {
         name: CategoryEntry(len(items), sum(items), round(100 * sum(items) / len(items), 2))
         for name, items in sorted(by_category.items())
@@ -348,10 +364,11 @@ def _encode_nodes(hierarchy: Hierarchy, view: View, readers: Sequence[Sequence[s
     entries = []
     for node in hierarchy.nodes:
         tag = hierarchy.tag_of(node.scope)
-        all_tags = dict.fromkeys([tag, *(reader for tensor in in_view[node.key].makes for reader in readers[tensor])])
+        consumers = list(dict.fromkeys(reader for tensor in in_view[node.key].makes for reader in readers[tensor]))
+        all_tags = list(dict.fromkeys([tag, *consumers]))
         identity = (node.graph, node.name, node.op_type, node.domain, node.output)
         origins, known = _encode_refs(node.origins), (node.evidence, node.confidence, node.rule)
-        entries.append(NodeEntry(*identity, *node.scope, tag, list(all_tags), origins, *known))
+        entries.append(NodeEntry(*identity, *node.scope, tag, all_tags, origins, *known, consumers))
     return entries
 
 

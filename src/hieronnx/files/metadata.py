@@ -25,10 +25,13 @@ PASSED_KEY = f"{PREFIX}passed"
 """The key of what the calls received and returned in a model's metadata; files before version 1.1 have none."""
 POLICY_KEY = f"{PREFIX}torch_nn"
 """The key of the tag policy in a model's metadata; files before version 1.2 have none."""
-MODEL_KEYS = frozenset({VERSION_KEY, CALLS_KEY, PASSED_KEY, POLICY_KEY})
+STRATEGY_KEY = f"{PREFIX}strategy"
+"""The key of how the nodes were attributed in a model's metadata; files before version 1.3 have none."""
+MODEL_KEYS = frozenset({VERSION_KEY, CALLS_KEY, PASSED_KEY, POLICY_KEY, STRATEGY_KEY})
 NODE_KEYS = frozenset(f"{PREFIX}{name}" for name in ("tag", "module", "call", "evidence", "origins"))
 _REWRITE = "write it from the sidecar with 'hieronnx validate --fix', or export the model again"
-_CARRY = "put it back from the file as exported with 'hieronnx carry', or export the model again"
+CARRY = "put it back from the file as exported with 'hieronnx carry', or export the model again"
+_DROPPED = ": a tool rewrote the model and dropped that"
 _Row: TypeAlias = tuple[str, int, int | None, str, str, str]
 _Numbered: TypeAlias = list[tuple[str, int | None]] | None
 _Passed: TypeAlias = tuple[BoundTensor, ...] | None
@@ -76,6 +79,7 @@ def embedded_model_metadata(hierarchy: Hierarchy) -> dict[str, str]:
     return {
         VERSION_KEY: FORMAT_VERSION,
         POLICY_KEY: policy if isinstance(policy, str) else ",".join(policy),
+        **({} if hierarchy.strategy is None else {STRATEGY_KEY: hierarchy.strategy}),
         CALLS_KEY: json.dumps(calls, separators=(",", ":")),
         **_embed_passed(hierarchy.calls),
     }
@@ -105,9 +109,10 @@ def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
     A single node without metadata is at the root.
     """
     props = model.metadata_props
+    if dropped := explain_dropped(model):
+        return None, [Finding("metadata", "error", "metadata", dropped, CARRY)]
     if CALLS_KEY not in props:
-        scoped = any(f"{PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
-        return None, [_error("metadata", "nodes carry scopes, but the call tree is missing")] * scoped
+        return None, []
     if wrong := check_version(props.get(VERSION_KEY, "unknown"), "metadata", "metadata"):
         return None, [wrong]
     try:
@@ -118,25 +123,26 @@ def read_metadata(model: ir.Model) -> tuple[Claim | None, list[Finding]]:
         return None, [_error(f"metadata: {CALLS_KEY}", f"it is not a call tree: {error}")]
     except InputError as error:
         return None, [_error(f"metadata: {POLICY_KEY}", str(error))]
-    if were_scopes_dropped(model):
-        message = (
-            "no node carries a scope: a tool rewrote the file and dropped them; the calls alone say nothing of nodes"
-        )
-        return None, [Finding("metadata", "error", "metadata", message, _CARRY)]
     nodes, tags, findings = _read_nodes(model)
     calls = tuple(CallEntry(*row[:5], *tensors) for row, tensors in zip(rows, passed, strict=True))
     modules = {row[0]: make_module(row[0], row[5]) for row in rows}
-    return Claim("metadata", modules, calls, nodes, tags, policy=policy), findings
+    return Claim("metadata", modules, calls, nodes, tags, policy=policy, strategy=props.get(STRATEGY_KEY)), findings
 
 
 def _error(place: str, message: str) -> Finding:
     return Finding("metadata", "error", place, message, _REWRITE)
 
 
-def were_scopes_dropped(model: ir.Model) -> bool:
-    """Say whether there are nodes and none of them names its call: optimizers keep the model's own metadata alone."""
+def explain_dropped(model: ir.Model) -> str | None:
+    """Say which half of the metadata a tool dropped, if one; None where both are there, or none.
+
+    Optimizers keep the model's own metadata alone; what cuts graphs, that of the nodes.
+    """
     scoped = (f"{PREFIX}module" in node.metadata_props for _, node in walk_nodes(model))
-    return not next(scoped, True) and not any(scoped)  # nearly always the first one says it
+    if CALLS_KEY in model.metadata_props:
+        unscoped = not next(scoped, True) and not any(scoped)  # nearly always the first one says it
+        return "its metadata has calls, but no node names its own" + _DROPPED if unscoped else None
+    return "its nodes name their calls, but the tree of calls is missing" + _DROPPED if any(scoped) else None
 
 
 def _decode_passed(text: str | None, calls: int) -> list[tuple[_Passed, _Passed]]:

@@ -1,7 +1,7 @@
-"""Opening models and their hierarchies: `_hierarchy.json` beside a model, else the metadata inside it.
+"""Opening models and their hierarchies: `_hierarchy.json` beside a model, else the metadata inside it, else torch's.
 
 The sidecar holds everything; the embedded form holds what is needed to know every node's call, and survives where the
-sidecar gets lost.
+sidecar gets lost. What torch itself writes on nodes is less, and better than nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,17 +17,15 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
-from hieronnx.files.metadata import CALLS_KEY, read_metadata, were_scopes_dropped
+from hieronnx.files.external import check_data
+from hieronnx.files.metadata import CALLS_KEY, CARRY, explain_dropped, read_metadata
+from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_node_keys, read_skeleton
 from hieronnx.graph.view import ModelLike
-from hieronnx.graph.walks import first_output, walk_nodes
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.graph.walks import find_readers, first_output, walk_nodes
+from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
 
 _NO_NUMBER = "invalid literal for int() with base 10: "
-_DROPPED = (
-    "its metadata has calls, but no node names its own: a tool rewrote the model and dropped that; "
-    "'hieronnx carry' puts it back from the file as exported"
-)
 _REMEDY = "'hieronnx export' makes a file that has one; 'hieronnx annotate' gives this one that of its PyTorch model"
 
 
@@ -38,6 +36,9 @@ def sidecar_path(model: Path) -> Path:
 
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
+
+    A file that torch alone wrote with its dynamo exporter has torch's own record of modules: `strategy` is
+    `torch_scopes` then, the evidence `name`, and the runs of a module that torch does not tell apart are one call.
 
     Raises:
         HieronnxError: If there is no such file, or it has no hierarchy.
@@ -51,7 +52,7 @@ def load(path: str | Path) -> Hierarchy:
     if beside is not None:
         return beside
     structure = read_structure(model)
-    return require_hierarchy(read_embedded(structure, str(model)), model, structure)
+    return require_hierarchy(_read_inside(structure, str(model)), model, structure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,35 @@ def open_model(model: ModelLike) -> OpenedModel:
     Raises:
         HieronnxError: If the file is missing or is not an ONNX model, or its hierarchy cannot be read.
     """
-    if not isinstance(model, str | os.PathLike):
-        loaded = load_ir_model(model)
-        return OpenedModel("model", None, loaded, read_embedded(loaded, "the model"))
-    path = Path(model)
-    loaded = read_structure(path)
+    opened = open_structure(model)
+    path, loaded = opened.path, opened.model
+    if path is None:
+        return replace(opened, hierarchy=_read_inside(loaded, "the model"))
     hierarchy = _find_sidecar(path, lambda: {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
-    return OpenedModel(str(path), path, loaded, hierarchy or read_embedded(loaded, str(path)))
+    return replace(opened, hierarchy=hierarchy or _read_inside(loaded, str(path)))
+
+
+def open_structure(model: ModelLike) -> OpenedModel:
+    """Open a model alone, for one that is to get a hierarchy: what it has, or what is left of that, is not read.
+
+    Raises:
+        HieronnxError: If the file is missing or is not an ONNX model.
+    """
+    if not isinstance(model, str | os.PathLike):
+        return OpenedModel("model", None, load_ir_model(model), None)
+    path = Path(model)
+    return OpenedModel(str(path), path, read_structure(path), None)
+
+
+def find_exporter(model: ModelLike) -> str | None:
+    """Return what exported a file, as the sidecar beside it says; None where that is not known."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    try:
+        beside = _find_sidecar(Path(model), lambda: read_node_keys(Path(model)))
+    except HieronnxError:  # it is damaged: then it says nothing
+        return None
+    return None if beside is None else beside.model.get("exporter")
 
 
 def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.Model | None = None) -> Hierarchy:
@@ -89,13 +112,12 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
     """
     if hierarchy is not None:
         return hierarchy
-    dropped = model is not None and CALLS_KEY in model.metadata_props
+    dropped = explain_dropped(model) if model is not None else None
+    inside = f"{dropped}; {CARRY}" if dropped else f"no metadata inside; {_REMEDY}"
     if path is None:
-        reason = f": {_DROPPED}" if dropped else f" inside; {_REMEDY}"
-        raise HieronnxError(f"the model has no hierarchy{reason}")
+        raise HieronnxError(f"the model has no hierarchy: {inside}")
     sidecar = sidecar_path(path)
     other = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
-    inside = _DROPPED if dropped else f"no metadata inside; {_REMEDY}"
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{other} and {inside}")
 
 
@@ -103,7 +125,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
     """Return the model as onnx-ir, with weights in external files left where they are.
 
     Raises:
-        HieronnxError: If the file is missing or is not an ONNX model.
+        HieronnxError: If the file is missing or is not an ONNX model, or its data is missing.
     """
     if isinstance(model, ir.Model):
         return model
@@ -113,6 +135,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
         with reading_graph("the model"):
             return ir.serde.deserialize_model(model)
     path = require_file(Path(model))
+    check_data(path)
     try:
         with reading_graph(f"'{path}'"):
             loaded = ir.load(path)
@@ -130,6 +153,8 @@ def reading_graph(name: str) -> Iterator[None]:
     """Turn what onnx-ir says of a graph that it cannot read into one of our errors, with the innermost cause."""
     try:
         yield
+    except HieronnxError:
+        raise
     except (ir.serde.SerdeError, NotImplementedError, ValueError, TypeError, LookupError, AssertionError) as error:
         raise HieronnxError(f"hieronnx cannot read {name}: {_innermost_reason(error)}") from error
 
@@ -189,14 +214,20 @@ def read_sidecar(path: Path) -> Hierarchy:
 
 
 def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:
-    """Read the hierarchy from inside a model; None if there is none, or no node names its call any more.
+    """Read the hierarchy from inside a model; None if there is none, or a tool dropped half of it.
 
     Raises:
         HieronnxError: If what is there is not a hierarchy that this version reads.
     """
-    if CALLS_KEY not in model.metadata_props or were_scopes_dropped(model):
+    if CALLS_KEY not in model.metadata_props or explain_dropped(model):
         return None
-    return _require_sound(*read_metadata(model), f"the metadata in '{file}'")
+    hierarchy = _require_sound(*read_metadata(model), f"the metadata in '{file}'")
+    return add_consumers(hierarchy, find_readers(model))
+
+
+def _read_inside(model: ir.Model, file: str) -> Hierarchy | None:
+    """Read the hierarchy from inside a model: ours; where nothing of ours is there, torch's own record of modules."""
+    return read_embedded(model, file) or (None if explain_dropped(model) else read_torch_scopes(model))
 
 
 def _require_sound(claim: Claim | None, findings: list[Finding], what: str) -> Hierarchy:

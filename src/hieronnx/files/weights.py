@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
+from hieronnx.files.external import look_up, require_sound
 from hieronnx.files.wire import TENSOR_NAME, TENSOR_RAW_DATA, frame, locate_initializers, walk_inner_data
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import body_key, first_output, node_bodies, walk_nodes
@@ -70,6 +70,9 @@ def _copy_in_kernel(source: BinaryIO, target: BinaryIO, offset: int, length: int
         return os.copy_file_range(source.fileno(), target.fileno(), length, offset)
     except OSError:  # not between these two file systems, or into memory
         return 0
+
+
+# -- files of weights ---------------------------------------------------------------------------------------
 
 
 # -- weights to copy ----------------------------------------------------------------------------------------
@@ -196,19 +199,14 @@ def walk_external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
 
 def _locate_external(opened: OpenedModel, tensor: ir.ExternalTensor, name: str) -> Span:
     """Return where the elements of a tensor are in a file of external data."""
-    location = Path(os.fspath(tensor.location))
-    if location.is_absolute() or ".." in location.parts:
-        raise HieronnxError(
-            f"initializer '{name}' of '{opened.name}' has its data at '{location}', outside the model's folder; "
-            "put the file beside the model, and its name alone into the model"
-        )
     if tensor.length is not None and tensor.length != tensor.nbytes:
         raise HieronnxError(
             f"initializer '{name}' of '{opened.name}' has {tensor.length} bytes of data where its type and "
             f"shape need {tensor.nbytes}; fix the model, or get the whole of it"
         )
-    path = external_path(tensor, opened.path)
-    size = _size_of(path, name)
+    folder = Path(tensor.base_dir) if opened.path is None else opened.path.parent
+    file = look_up(folder, os.fspath(tensor.location), opened.path)
+    path, size = require_sound(file, f"the data of initializer '{name}' of '{opened.name}'").path, file.size
     offset, end = tensor.offset or 0, (tensor.offset or 0) + tensor.nbytes
     if offset < 0 or end > size:
         raise HieronnxError(
@@ -218,23 +216,12 @@ def _locate_external(opened: OpenedModel, tensor: ir.ExternalTensor, name: str) 
     return Span(path, offset, tensor.nbytes)
 
 
-def _size_of(path: Path, name: str) -> int:
-    """Return the size of a file that should have the data of an initializer."""
+def read_external(opened: OpenedModel, tensor: ir.ExternalTensor) -> bytes | None:
+    """Read the elements of a tensor in a file of external data; None where they are not there."""
     try:
-        status = path.stat()
-    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise HieronnxError(
-            f"the data of initializer '{name}' should be in '{path}': {reason}; put the file there"
-        ) from error
-    if not stat.S_ISREG(status.st_mode):
-        raise HieronnxError(f"the data of initializer '{name}' should be in '{path}', which is no file; fix the model")
-    return status.st_size
-
-
-def external_path(tensor: ir.ExternalTensor, model: Path | None) -> Path:
-    """Return the file that a tensor has its data in: of a model's file in the same folder, else as the tensor says."""
-    return Path(tensor.path) if model is None else model.parent / os.fspath(tensor.location)
+        return _locate_external(opened, tensor, tensor.name or "").read()
+    except (HieronnxError, OSError):
+        return None
 
 
 # -- constants to read --------------------------------------------------------------------------------------
@@ -265,10 +252,13 @@ class Contents:
         """
         constant, path = self.tensors[tensor], self.opened.path
         try:
-            if path is not None and isinstance(constant, ir.ExternalTensor):
-                where = (constant.location, constant.offset, constant.length)  # in the folder of the model's file
+            if isinstance(constant, ir.ExternalTensor):
                 name, shape = constant.name or "", constant.shape
-                return ir.ExternalTensor(*where, constant.dtype, shape=shape, name=name, base_dir=path.parent).numpy()
+                span = _locate_external(self.opened, constant, name)
+                where = (span.path.name, span.offset, span.length)
+                return ir.ExternalTensor(
+                    *where, constant.dtype, shape=shape, name=name, base_dir=span.path.parent
+                ).numpy()
             if path is None or tensor not in self.located:
                 return constant.numpy()
             message = onnx.TensorProto.FromString(Span(path, *self.located[tensor]).read())

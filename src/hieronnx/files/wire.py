@@ -10,7 +10,7 @@ import mmap
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias, TypeVar
 
 import onnx
@@ -42,6 +42,8 @@ LOCATION = b"location"
 # What a skeleton keeps: up to SMALL_TENSOR_BYTES in memory can take ten times that here, a varint for a byte.
 _SMALL_TENSOR_DATA = 10 * SMALL_TENSOR_BYTES
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+_DEEPEST_BODY = 32  # of 100 messages in one another, that protobuf reads, each body takes three
 _LARGE_FIELD = 1 << 20
 _ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
 _NOTHING = memoryview(b"")
@@ -83,14 +85,14 @@ def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
     value = view[position]
     if value < 0x80:  # nearly always
         return value, position + 1
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
         byte = view[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-        shift += 7
+    raise ValueError(f"not a protobuf message: a number of more than {_LONGEST_VARINT} bytes ends at byte {position}")
 
 
 def frame(number: int, length: int) -> bytes:
@@ -136,8 +138,14 @@ def map_file(file: BinaryIO) -> Iterator[memoryview]:
     if os.fstat(file.fileno()).st_size == 0:  # nothing to map
         yield _NOTHING
         return
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    view = memoryview(mapped)
+    try:
         yield view
+    finally:
+        with suppress(BufferError):  # an error on its way out holds parts of it, and must not be hidden by this one
+            view.release()
+            mapped.close()
 
 
 def _read(path: str | os.PathLike[str], reader: Callable[[memoryview], _Result]) -> _Result:
@@ -145,13 +153,15 @@ def _read(path: str | os.PathLike[str], reader: Callable[[memoryview], _Result])
     with open(path, "rb") as file, map_file(file) as view:
         try:
             return reader(view)
-        except (ValueError, IndexError, DecodeError) as error:
+        except (ValueError, IndexError, DecodeError, RecursionError) as error:
             failure = explain(error)  # the exception itself would keep the mapped file in use
     raise HieronnxError(f"'{os.fspath(path)}' cannot be read as an ONNX model: {failure}")
 
 
 def explain(error: Exception) -> str:
-    """Say what is wrong with a message that `walk_fields` gave up on."""
+    """Say what is wrong with a message that could not be read."""
+    if isinstance(error, RecursionError) or "MaxDepth" in str(error):  # protobuf's word for it
+        return f"its bodies are nested more than {_DEEPEST_BODY} deep, and protobuf reads no more"
     return "it ends in the middle of a number" if isinstance(error, IndexError) else str(error)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -15,14 +15,15 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import ExportError, HieronnxError, InputError, writing
+from hieronnx.errors import HieronnxError, InputError, check_folder, writing
 from hieronnx.files import wire
 from hieronnx.files.document import describe_file, encode_sidecar
+from hieronnx.files.external import find_data_file
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
-from hieronnx.files.staging import check_place, move_into_place, staging
-from hieronnx.files.weights import InnerWeight, Weight, external_path, walk_external_tensors
+from hieronnx.files.staging import check_place, check_sidecar, data_name, move_into_place, staging
+from hieronnx.files.weights import InnerWeight, Weight, walk_external_tensors
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -83,33 +84,23 @@ def write(
     in_place = is_same_file(source, target)
     if in_place and embed is not None:
         target = target.resolve()  # a link stays one
-    folder = Path(source).parent if isinstance(source, str | os.PathLike) else Path()
-    moved = {} if in_place else _name_data(source, target)
-    outside = _choose_external(source) if isinstance(source, ModelPieces) else []
-    data = [*moved.values(), *([_data_path(target).name] if outside else [])]
     kept = set() if in_place else list_own_files(source)
-    check_output(target, kept, data)
-    unused = set() if in_place else _find_unused(target, kept, data)
+    check_output(target, kept)
     with staging(target) as staged, writing(shown_as or target):
-        for location, name in moved.items():
-            # Not as a link, which would be quick, too: onnx refuses data that has two names.
-            (shutil.move if temporary else shutil.copyfile)(folder / location, staged.with_name(name))
+        moved = {} if in_place else _bring_data(source, staged, temporary=temporary)
         if embed is not None:
-            _write_model(source, staged, hierarchy if embed else None, moved, outside)
-        if in_place and embed is not None:
-            shutil.copymode(target, staged)
+            _write_model(source, staged, hierarchy if embed else None, moved)
         written = target if embed is None else staged
         skeleton = wire.read_skeleton(written)
         class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
         made_by = str(hierarchy.model.get("exporter", "unknown")) if exporter is None else exporter
-        described = replace(hierarchy, model=describe_file(written, class_name, made_by, skeleton))
+        about = describe_file(written, class_name, made_by, skeleton)
+        described = replace(hierarchy, model={**about, "file": (shown_as or target).name})
         if sidecar:
             with reading_graph(f"'{written}'"):
                 seen = view or view_model(ir.serde.deserialize_model(skeleton), content=lambda _, name: name)
             sidecar_path(staged).write_bytes(encode_sidecar(described, seen))
-        move_into_place(staged, target, keep_sidecar=sidecar is None)
-        for path in unused:
-            path.unlink(missing_ok=True)
+        move_into_place(staged, target, kept=kept, keep_sidecar=sidecar is None)
     return described
 
 
@@ -143,20 +134,19 @@ def _write_model(
     path: Path,
     hierarchy: Hierarchy | None,
     moved: Mapping[str, str],
-    outside: Sequence[Weight],
 ) -> None:
     """Write the model with the hierarchy inside, or without any."""
     nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
     about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     with path.open("wb") as stream:
         if isinstance(source, ModelPieces):
-            initializers = _place_weights(source, outside, _data_path(path))
+            initializers = _place_weights(source, _choose_external(source), path.with_name(data_name(path)))
             write_annotated(stream, source.structure.SerializeToString(), nodes, about, initializers=initializers)
         elif isinstance(source, str | os.PathLike):
             with open(source, "rb") as file, wire.map_file(file) as view:
                 write_annotated(stream, view, nodes, about, moved)
         else:
-            write_annotated(stream, _serialize(source), nodes, about)
+            write_annotated(stream, serialize(source), nodes, about)
     if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "
@@ -164,8 +154,12 @@ def _write_model(
         )
 
 
-def _serialize(model: onnx.ModelProto | ir.Model) -> bytes:
-    """Serialize a model in memory."""
+def serialize(model: onnx.ModelProto | ir.Model) -> bytes:
+    """Serialize a model in memory.
+
+    Raises:
+        InputError: If it has weights in a file, or is too large.
+    """
     proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
     if locations := wire.find_locations(proto):
         raise InputError(
@@ -228,72 +222,42 @@ def list_own_files(model: ModelLike | ModelPieces) -> set[Path]:
     if isinstance(model, ModelPieces):
         return set(model.files)
     if isinstance(model, ir.Model):
-        return {external_path(tensor, None) for tensor in walk_external_tensors(model)}
+        return {Path(tensor.path) for tensor in walk_external_tensors(model)}
     if not isinstance(model, str | os.PathLike):
         return set()
     path = Path(model)
     return {path, sidecar_path(path), *(path.parent / location for location in wire.read_locations(path))}
 
 
-def check_output(output: Path, kept: Collection[Path], data: Iterable[str] = ()) -> None:
-    """Make sure that a model can be written.
+def check_output(output: Path, kept: Collection[Path]) -> None:
+    """Make sure that a model can be written, and overwrites nothing that is not its own.
 
     Args:
         output: Where it is to go.
         kept: Files that must not be overwritten.
-        data: The names of the files for its external data.
 
     Raises:
         HieronnxError: If it cannot be written there, or would overwrite something.
     """
-    with writing(output):
-        if output.is_dir():
-            raise ExportError(f"'{output}' is a folder; give the name of a file in it, such as {output / 'model.onnx'}")
-        if not output.parent.is_dir():
-            raise ExportError(f"no folder '{output.parent}' to write '{output.name}' into; make it first")
-    beside = [output.with_name(name) for name in data]
-    for target in (output, sidecar_path(output), _data_path(output), *beside):
-        check_place(target)
+    check_folder(output)
+    for target in (output, sidecar_path(output)):
         for path in kept:
             if target.exists() and path.exists() and target.samefile(path):
                 raise HieronnxError(
                     f"writing '{output}' would overwrite '{path}', which belongs to the model itself; give another name"
                 )
-    earlier = _data_of(output) if beside else set()
-    for target in beside:
-        if target.exists() and target not in earlier:
-            raise HieronnxError(f"'{target}' is there and does not belong to '{output}'; move it, or give another name")
+    check_place(output)
+    check_sidecar(sidecar_path(output))
 
 
-def _data_path(output: Path) -> Path:
-    return output.with_name(f"{output.name}.data")
-
-
-def _name_data(source: ModelLike | ModelPieces, output: Path) -> dict[str, str]:
-    """Name the files of external data after the output; by the locations that the model gives."""
+def _bring_data(source: ModelLike | ModelPieces, staged: Path, *, temporary: bool) -> dict[str, str]:
+    """Copy the files of external data under the output's name; return their names by the locations in the model."""
     if not isinstance(source, str | os.PathLike):
         return {}
-    moved: dict[str, str] = {}
+    names: dict[str, str] = {}
     for number, location in enumerate(sorted(wire.read_locations(source))):
-        path = Path(source).parent / location
-        if not path.is_file():
-            raise HieronnxError(f"the weights of '{source}' should be in '{path}'; put the file there")
-        moved[location] = _data_path(output).name + (f".{number}" if number else "")
-    return moved
-
-
-def _data_of(output: Path) -> set[Path]:
-    """Return the files with the data of the model that is there before, if one is."""
-    if not output.is_file():
-        return set()
-    try:
-        return {output.parent / location for location in wire.read_locations(output)}
-    except HieronnxError:  # it is no model, so it has no data
-        return set()
-
-
-def _find_unused(output: Path, kept: Collection[Path], data: Collection[str]) -> set[Path]:
-    """Find the data of an earlier model at the output that is of no use once the model is replaced."""
-    named = {path for path in _data_of(output) if path.name.startswith(_data_path(output).name)}
-    used = {*kept, *(output.with_name(name) for name in data)}
-    return {path for path in named if path.exists() and not any(u.exists() and u.samefile(path) for u in used)}
+        names[location] = data_name(staged) + (f".{number}" if number else "")
+        path = find_data_file(Path(source), location).path
+        # Not as a link, which would be quick, too: onnx refuses data that has two names.
+        (shutil.move if temporary else shutil.copyfile)(path, staged.with_name(names[location]))
+    return names

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeAlias
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from hieronnx.graph.operators import COMMUTATIVE_OPS, COPY_OPS, NEUTRAL_OPERANDS, RANDOM_OPS, RESHAPE_OPS
@@ -23,6 +24,18 @@ from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
 
 _Content: TypeAlias = tuple[ir.DataType, tuple[int, ...], bytes]
+
+
+@cache
+def _typed_like(op: str, position: int) -> int | None:
+    """Return the first input that always has the element type of an output; None where no schema tells of one."""
+    try:
+        schema = onnx.defs.get_schema(op)
+    except onnx.defs.SchemaError:
+        return None
+    output = schema.outputs[min(position, len(schema.outputs) - 1)]
+    types = [item.type_str for item in schema.inputs if item.is_homogeneous]
+    return types.index(output.type_str) if output.is_homogeneous and output.type_str in types else None
 
 
 class Interner(dict[Hashable, int]):
@@ -48,6 +61,8 @@ class Values:
         self._interner = Interner()
         self._contents: dict[int, _Content] = {}
         """The elements of each tensor that is known to have few."""
+        self._dtypes: dict[int, ir.DataType] = {}
+        """The element types that the graph does not tell, and that follow from those of what is read."""
         for tensor, producer in enumerate(view.producers):
             if producer is None:
                 content = view.constants.get(tensor)
@@ -55,6 +70,7 @@ class Values:
                 self._keep_content(tensor, content)
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
+            self._follow_dtypes(node)
             if not (node.op in COPY_OPS or node.op == "Constant") or not self._number_copy(node):
                 key = self.key(index)
                 for position, output in enumerate(node.outputs):
@@ -106,11 +122,25 @@ class Values:
         read = node.inputs[0] if node.inputs else NO_TENSOR
         return NO_TENSOR not in (output, read) and self.number[output] == self.number[read]
 
+    def _follow_dtypes(self, node: ViewNode) -> None:
+        """Give outputs without a type that of the input which the operator says they share it with."""
+        for position, output in enumerate(node.outputs):
+            if output == NO_TENSOR or self._view.types[output] is not None:
+                continue
+            if node.op == "Cast":
+                dtype = self._cast_target(node)
+            else:
+                like = _typed_like(node.op, position)
+                read = NO_TENSOR if like is None or like >= len(node.inputs) else node.inputs[like]
+                dtype = None if read == NO_TENSOR else self._dtype(read)
+            if dtype is not None:
+                self._dtypes[output] = dtype
+
     def _dtype(self, tensor: int) -> ir.DataType | None:
         if tensor in self._contents:
             return self._contents[tensor][0]
         kind = self._view.types[tensor]
-        return None if kind is None else ir.DataType[kind.dtype]
+        return self._dtypes.get(tensor) if kind is None else ir.DataType[kind.dtype]
 
     def _cast_target(self, node: ViewNode) -> ir.DataType | None:
         if node.op == "CastLike":

@@ -220,6 +220,14 @@ class View:
                     readers[tensor].append(index)
         return readers
 
+    def find_readers(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
+        """Return for each node those that read what it makes, all by what identifies them in the file."""
+        keys, consumers = self.node_keys, self.consumers
+        return {
+            key: [keys[reader] for tensor in node.makes for reader in consumers[tensor]]
+            for key, node in zip(keys, self.nodes, strict=True)
+        }
+
     @cached_property
     def flow(self) -> Flow:
         """What each tensor depends on."""
@@ -237,6 +245,12 @@ class View:
             for tensor in node.makes:
                 flow.literal[tensor], flow.constant[tensor], flow.size[tensor] = made_of_literals, constant, size
         return flow
+
+    @cached_property
+    def literals(self) -> frozenset[int]:
+        """The nodes that read nothing and always give the same: `Constant` and the like."""
+        alone = (index for index, node in enumerate(self.nodes) if not node.reads and node.makes)
+        return frozenset(index for index in alone if all(self.flow.literal[t] for t in self.nodes[index].makes))
 
     def _random_operators(self) -> set[str]:
         """Return the operators that give something else each time: also the functions that have one of them."""

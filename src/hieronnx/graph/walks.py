@@ -54,6 +54,13 @@ def _walk_graph(graph: ir.Graph, key: str) -> Iterator[tuple[str, ir.Node]]:
             yield from _walk_graph(body, body_key(key, first_output(node), label))
 
 
+def find_readers(model: ir.Model) -> dict[tuple[str, str], list[tuple[str, str]]]:
+    """Return for each node those that read what it makes, all by their graphs' keys and their first outputs."""
+    nodes = [((graph, first_output(node)), node) for graph, node in walk_nodes(model)]
+    keys = {node: key for key, node in nodes}
+    return {key: [keys[use.node] for value in node.outputs for use in value.uses()] for key, node in nodes}
+
+
 def node_bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield the bodies of a node with their labels: the attribute's name, and its index in a list."""
     for name, attribute in node.attributes.items():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from itertools import takewhile
+from typing import Any, TypeAlias, TypeVar
 
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
-from hieronnx.hierarchy.records import ROOT, Attribution, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
 
+NodeKey: TypeAlias = tuple[str, str]
+"""What identifies a node in its file: the key of its graph, and its first output."""
 _Line = TypeVar("_Line", bound=Hashable)
 
 
@@ -26,6 +29,25 @@ def draw_arms(parents: Mapping[_Line, _Line | None]) -> dict[_Line, str]:
         indent = "" if parent is None else indents[parent]
         arms[line], indents[line] = indent + arm, indent + stem
     return arms
+
+
+def find_common_path(paths: Iterable[str]) -> str:
+    """Return the path of the lowest module that all of some modules are in, or that is one of them."""
+    segments = zip(*(path.split(".") for path in paths), strict=False)
+    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+
+
+def walk_up(path: str) -> Iterator[str]:
+    """Yield a module's path and those above it, up to the root's, which is empty."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
+
+
+def find_owner(modules: Container[str], parameter: str) -> str:
+    """Return the module that a parameter's path leads into; keys of lists of parameters are no modules."""
+    return next(path for path in walk_up(parameter.rpartition(".")[0]) if path in modules or not path)
 
 
 class CallTree:
@@ -88,12 +110,23 @@ class CallTree:
                 lowest = self._parents[lowest] or ROOT
         return lowest
 
+    def fork(self, a: CallId, b: CallId) -> tuple[CallId, CallId | None, CallId | None]:
+        """Return the lowest call above two, and the call right below it that each lies in; None for one that it is."""
+        above_a, above_b = ([*self.ancestors(call)][::-1] for call in (a, b))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(above_a, above_b, strict=False)))
+        below_a, below_b = (way[shared] if len(way) > shared else None for way in (above_a, above_b))
+        return above_a[shared - 1], below_a, below_b
+
     def join(self, attributions: Iterable[Attribution], evidence: str) -> Attribution:
-        """Join the work of several nodes into one: the lowest call above them all, and all their origins."""
+        """Join the work of several nodes into one: the lowest call above them all, and all their origins.
+
+        The evidence is the one given, or the weakest of theirs: what was made of guesses is one.
+        """
         joined = list(attributions)
         scope = self.lowest_above(item.scope for item in joined)
         origins = dict.fromkeys(origin for item in joined for origin in item.origins)
-        return Attribution(scope, tuple(origins), evidence)
+        weak = (item.evidence for item in joined if CONFIDENCE[item.evidence] != "high")
+        return Attribution(scope, tuple(origins), max((evidence, *weak), key=list(CONFIDENCE).index))
 
 
 @dataclass(frozen=True)
@@ -108,6 +141,10 @@ class Hierarchy:
     """About the file: class, file, exporter, opset, inputs and outputs."""
     policy: TagPolicy = field(default_factory=TagPolicy)
     """Which modules have a tag of their own."""
+    strategy: str | None = None
+    """How the nodes were attributed, one of `STRATEGIES`; None where a file before version 1.3 does not say."""
+    min_confidence: str = "low"
+    """The least confidence with which a node counts as attributed."""
 
     def __repr__(self) -> str:
         root = self.modules[""].class_name if "" in self.modules else "none"
@@ -202,9 +239,28 @@ class Hierarchy:
         return by_name[name]
 
     def coverage(self) -> float:
-        """Return the share of nodes whose evidence is better than `root`."""
-        known = sum(node.evidence != "root" for node in self.nodes)
+        """Return the share of nodes that are attributed: better than `root`, and with `min_confidence` at least."""
+        known = sum(node.is_attributed(self.min_confidence) for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
+
+    def require_confidence(self, level: str) -> Hierarchy:
+        """Return the same hierarchy in which only what is known with this confidence counts as attributed.
+
+        Raises:
+            InputError: If it is none of high, medium and low.
+        """
+        check_known("level of confidence", level, LEVELS)
+        return replace(self, min_confidence=level)
+
+
+def add_consumers(hierarchy: Hierarchy, readers: Mapping[NodeKey, Iterable[NodeKey]]) -> Hierarchy:
+    """Add to each node the tags of those who read it; the readers are given by what identifies nodes in the file."""
+    tags = {node.key: hierarchy.tag_of(node.scope) for node in hierarchy.nodes}
+    nodes = []
+    for node in hierarchy.nodes:
+        consumers = dict.fromkeys(tags[reader] for reader in readers.get(node.key, ()) if reader in tags)
+        nodes.append(replace(node, consumers=tuple(consumers)))
+    return replace(hierarchy, nodes=tuple(nodes))
 
 
 # -- rows: the calls that have a line of their own, and what lies below each ------------------------------

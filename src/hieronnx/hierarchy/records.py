@@ -6,7 +6,7 @@ Names and numbers only: no tensor, no torch object, no dependency.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -34,6 +34,17 @@ CONFIDENCE: Mapping[str, str] = {
     "root": "low",
 }
 
+LEVELS = ("high", "medium", "low")
+"""The levels of confidence, the highest first."""
+STRATEGIES: Mapping[str, str] = {
+    "captured": "what the exporter itself recorded",
+    "htp": "by the values that model and file compute",
+    "usage_based": "by parameters and dataflow",
+    "carried": "from the file that a tool made this one of",
+    "torch_scopes": "torch's own record of modules",
+}
+"""How the nodes of a file can have been attributed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -49,7 +60,13 @@ class Module:
     parameter_count: int | None
     """Of the module and those below it; None where it is not known."""
     children: tuple[str, ...]
+    """Their names as attributes."""
     depth: int
+    child_classes: Mapping[str, str] = field(default_factory=dict)
+    """The qualified class of each child, by its name; empty where a file before version 1.3 does not say."""
+    expected_tag: str | None = None
+    """The tag that structure and policy let expect: that of its call if each module that has a forward were called
+    once, by the nearest one above it. None of one without a forward, and where the structure is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,8 @@ class Node:
     evidence: str
     rule: str = ""
     """Where the exporter left no scope: the rule that filled it."""
+    consumers: tuple[str, ...] | None = field(default=None, compare=False)
+    """The tags of the calls whose nodes read what it makes, each once; None where that is not known."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -111,6 +130,10 @@ class Node:
     def confidence(self) -> str:
         """How far the attribution can be trusted: high, medium or low."""
         return CONFIDENCE[self.evidence]
+
+    def is_attributed(self, min_confidence: str = "low") -> bool:
+        """Say whether its call is known, and with this confidence at least; a fallback to the root never is."""
+        return self.evidence != "root" and LEVELS.index(self.confidence) <= LEVELS.index(min_confidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hieronnx.errors import InputError, check_known
@@ -123,6 +123,24 @@ def build_calls(sites: Sequence[CallSite], classes: Mapping[str, str], policy: T
             assert site.parent is not None  # the root always has a tag
             tags[site.id] = tags[site.parent]
     return tuple(Call(site.id, site.parent, site.via, tags[site.id], site.id in tagged_parent) for site in sites)
+
+
+def expect_tags(classes: Mapping[str, str], containers: Collection[str], policy: TagPolicy) -> dict[str, str]:
+    """Return the tag of each module's call, if each were called once, by the nearest module above it that can be.
+
+    Args:
+        classes: Qualified class by module path, the root's among them.
+        containers: The modules that cannot be called; they have no tag.
+        policy: Which modules get a tag of their own.
+    """
+    sites: dict[str, CallSite] = {}
+    for path in sorted(classes, key=lambda path: (path != "", path.split("."))):  # each after those above it
+        above = path.rpartition(".")[0]
+        while above and above not in sites:
+            above = above.rpartition(".")[0]
+        if path not in containers:
+            sites[path] = CallSite(CallId(path, 0), CallId(above, 0) if path else None, path)
+    return {call.id.module: call.tag for call in build_calls(list(sites.values()), classes, policy)}
 
 
 def _find_tagged_parents(

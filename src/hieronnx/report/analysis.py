@@ -146,6 +146,8 @@ def _make_evidence(analysis: AnalysisResult) -> _Section:
     nodes = len(analysis.nodes)
     attributed = analysis.attributed or 0
     below = f"{attributed:,} of {count(nodes, 'node')} attributed ({100 * attributed / nodes:.1f} %)"
+    if analysis.min_confidence not in (None, "low"):
+        below += f" with {analysis.min_confidence} confidence at least"
     levels = ", ".join(f"{number:,} {level}" for level, number in analysis.by_confidence.items())
     columns = ("evidence", "confidence", "nodes", "percent")
     return _Section("Evidence", columns, list_evidence(analysis.by_evidence, nodes), f"{below}; confidence: {levels}")

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
 
+from hieronnx.errors import list_some
 from hieronnx.report.names import clean_line, clean_name, escape_markdown, make_markdown_table, name_call
 from hieronnx.report.text import join_blocks, render_table, to_text
 
 if TYPE_CHECKING:
-    from hieronnx.tools.compare.result import CompareResult, Kind, NodeChange, ValueChange
+    from hieronnx.tools.compare.result import ChangeGroup, CompareResult, Kind, NodeChange, ValueChange
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _STYLES = {"added": "green", "removed": "red", "changed": "yellow"}
 _KINDS: tuple[Kind, ...] = ("added", "removed", "changed")
 _ROLES = ("input", "output", "initializer")
 _FEW = 3
+_WEIGHT_COLUMNS = ("weights of", "initializers", "different", "elements", "max abs", "relative")
 _NODE_COLUMNS = ("kind", "operator", "node", "graph", "module", "differences")
 
 
-def render_comparison(comparison: CompareResult, *, limit: int | None = None, colour: bool = False) -> str:
-    """Render what was added, removed and changed, by module; after `limit` nodes the rest is only counted."""
+def render_comparison(
+    comparison: CompareResult, *, limit: int | None = None, top: int | None = None, colour: bool = False
+) -> str:
+    """Render what was added, removed and changed, by module.
+
+    Args:
+        comparison: The comparison.
+        limit: How many nodes to list; the rest is only counted.
+        top: List only so many calls, those with the most changes, and modules, those whose weights differ most.
+        colour: Whether to use ANSI colours.
+    """
     functions = comparison.functions.items()
+    weights = _list_weights(comparison)
     parts: list[RenderableType] = [
         Text(f"--- {clean_name(comparison.a)}\n+++ {clean_name(comparison.b)}", "bold"),
         comparison.describe(),
-        *_render_groups(comparison, limit),
+        *_render_groups(comparison, limit, top),
         *_render_values(comparison, limit),
         *(Text(f"{_SIGNS[kind]} function {clean_name(key)}", _STYLES[kind]) for key, kind in functions),
     ]
@@ -38,14 +50,19 @@ def render_comparison(comparison: CompareResult, *, limit: int | None = None, co
     ]
     return join_blocks(
         *(to_text(part, colour=colour) for part in parts),
+        render_table(_WEIGHT_COLUMNS, weights[:top], numbers=_WEIGHT_COLUMNS[1:], colour=colour),
+        _count_more(weights, top, "module"),
         render_table(("operator", *_KINDS), counts, numbers=_KINDS, colour=colour),
         to_text(*(f"note, which does not count: {clean_name(note)}" for note in comparison.notes)),
     )
 
 
-def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
+def _render_groups(comparison: CompareResult, limit: int | None, top: int | None) -> Iterator[Text | str]:
     left = len(comparison.nodes) if limit is None else limit
-    for group in comparison.groups:
+    groups = comparison.groups
+    if top is not None:
+        groups = tuple(sorted(groups, key=lambda group: -len(group.changes))[:top])
+    for group in groups:
         shown = group.changes[: max(left, 0)]
         lines = [
             _render_line(change, f"{change.node.operator}  {change.node.name or change.node.output}", change.node.graph)
@@ -56,10 +73,21 @@ def _render_groups(comparison: CompareResult, limit: int | None) -> Iterator[Tex
         left -= len(shown)
         what = clean_line(group.summary)
         heading = Text(what, "bold")
-        if group.scope is not None:
-            call, tag = clean_name(name_call(group.scope)), clean_name(group.tag or "")
+        if group.calls:
+            call, tag = clean_name(_name_calls(group)), clean_name(group.tag or "")
             heading = Text.assemble((call, "bold cyan"), (f": {what}", "bold"), (f"  {tag}", "dim"))
         yield Text("\n").join([heading, *lines])
+    if more := _count_more(comparison.groups, top, "call"):
+        yield more
+
+
+def _count_more(items: Sequence[object], top: int | None, noun: str) -> str:
+    more = 0 if top is None else len(items) - top
+    return f"… and {more:,} more {noun}{'s' * (more > 1)}: without --top all are listed" if more > 0 else ""
+
+
+def _name_calls(group: ChangeGroup) -> str:
+    return list_some([name_call(call) for call in group.calls], _FEW)
 
 
 def _render_values(comparison: CompareResult, limit: int | None) -> Iterator[Text]:
@@ -84,13 +112,28 @@ def _render_value(change: ValueChange) -> Text:
     return _render_line(change, f"{name}{other}", change.graph)
 
 
+def _list_weights(comparison: CompareResult) -> list[tuple[str, ...]]:
+    """Return a row for each module whose weights differ."""
+    rows: list[tuple[str, ...]] = []
+    for item in comparison.weights:
+        numbers = (f"{item.initializers:,}", f"{item.different:,}", f"{item.elements:,}")
+        largest = "infinite" if item.max_absolute is None else f"{item.max_absolute:.3g}"
+        share = "-" if item.relative is None else f"{100 * item.relative:.3g} %"
+        module = "?" if item.module is None else item.module or "(root)"
+        rows.append((module, *numbers, largest, share))
+    return rows
+
+
 def _render_line(change: NodeChange | ValueChange, name: str, graph: str) -> Text:
     parts = [f"{_SIGNS[change.kind]} {name}", f"in {graph}" if graph else "", _tell(change)]
     return Text(clean_name("  ".join(filter(None, parts))), _STYLES[change.kind])
 
 
 def _tell(change: NodeChange | ValueChange) -> str:
-    return "; ".join(map(str, change.differences))
+    amount = getattr(change, "amount", None)
+    # Where it is said by how much contents differ, that they do needs no saying.
+    told = [str(item) for item in change.differences if amount is None or item.what != "values"]
+    return "; ".join([*told, *([] if amount is None else [str(amount)])])
 
 
 def comparison_to_markdown(comparison: CompareResult) -> str:
@@ -100,10 +143,7 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         escape_markdown(comparison.describe()),
     ]
     if comparison.nodes:
-        modules = [
-            ["" if group.scope is None else name_call(group.scope), group.tag or "", group.summary]
-            for group in comparison.groups
-        ]
+        modules = [[_name_calls(group), group.tag or "", group.summary] for group in comparison.groups]
         blocks += ["## Modules", make_markdown_table(["module", "tag", "what was done"], modules)]
         counts = [[name, *(str(c[kind]) for kind in _KINDS)] for name, c in comparison.operators.items()]
         blocks += ["## Operators", make_markdown_table(["operator", *_KINDS], counts, _KINDS)]
@@ -113,9 +153,11 @@ def comparison_to_markdown(comparison: CompareResult) -> str:
         ]
         blocks += ["## Nodes", make_markdown_table(_NODE_COLUMNS, nodes)]
     if comparison.values:
-        rows = [[c.role, c.kind, c.before or "", c.after or "", _tell(c)] for c in comparison.values]
-        columns = ["role", "kind", "before", "after", "differences"]
+        rows = [[c.role, c.kind, c.before or "", c.after or "", c.module or "", _tell(c)] for c in comparison.values]
+        columns = ["role", "kind", "before", "after", "module", "differences"]
         blocks += ["## Inputs, outputs, initializers", make_markdown_table(columns, rows)]
+    if comparison.weights:
+        blocks += ["## Weights", make_markdown_table(_WEIGHT_COLUMNS, _list_weights(comparison), _WEIGHT_COLUMNS[1:])]
     if comparison.functions:
         rows = [[key, kind] for key, kind in comparison.functions.items()]
         blocks += ["## Functions", make_markdown_table(["function", "kind"], rows)]

@@ -68,6 +68,9 @@ def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
         yield clean_line(f"argument '{constant.argument}' is no input: it is the {holder}, which the part has")
     if extraction.lost_arguments:
         yield clean_line(f"no tensor of the file is known to hold argument {_listed(extraction.lost_arguments)}")
+    if extraction.lost_outputs:
+        places = [place or "returned" for place in extraction.lost_outputs]
+        yield clean_line(f"no tensor of the file is known to hold output {_listed(places)} of forward")
     if extraction.fused_with:
         calls = _listed([name_call(call) for call in extraction.fused_with])
         yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hieronnx.errors import count
+from hieronnx.report.summary import render_categories
 from hieronnx.report.text import join_blocks, make_table, to_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
-    """Render findings as a table, many of a kind by the first few; and what they come to."""
+    """Render findings as a table, many of a kind by the first few; every category; and what it all comes to."""
     parts = [f"fixed: {what}" for what in result.fixed]
     if result.findings:
         table = make_table("severity", "check", "place", "what is wrong", "what to do")
@@ -30,6 +31,7 @@ def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
             if len(items) > _MOST_ALIKE:
                 table.add_row("", check, f"… and {len(items) - _MOST_ALIKE:,} more; --json lists them all")
         parts.append(to_text(table, colour=colour))
+    parts.append(render_categories(result.categories, colour=colour))
     counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
     verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
     return join_blocks(*parts, verdict)

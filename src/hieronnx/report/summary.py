@@ -10,10 +10,11 @@ from rich.text import Text
 from hieronnx.errors import count, list_some
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS
 from hieronnx.report.comparison import render_comparison
 from hieronnx.report.names import clean_name, name_call
 from hieronnx.report.text import format_size, join_blocks, render_table, to_text
+from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.results import WrittenFile, summary_to_dict
 
 if TYPE_CHECKING:
@@ -69,16 +70,34 @@ def render_coverage(hierarchy: Hierarchy, *, colour: bool = False) -> str:
     nodes, by_evidence = summary["nodes"], summary["by_evidence"]
     if not nodes:
         return "no nodes to attribute"
-    total = f"{nodes - by_evidence['root']:,} of {count(nodes, 'node')} attributed ({summary['coverage']:.1f} %)"
+    total = f"{summary['attributed']:,} of {count(nodes, 'node')} attributed ({summary['coverage']:.1f} %)"
+    entries = summary["category_statistics"]
+    shares = [
+        CategoryShare(name, *(entries[name][key] for key in ("total", "attributed", "threshold", "critical")))
+        for name in CATEGORIES
+        if name in entries
+    ]
+    evidence = _render_evidence(by_evidence, nodes, colour)
+    return join_blocks(total + describe_below(hierarchy), evidence, render_categories(shares, colour=colour))
+
+
+def describe_below(hierarchy: Hierarchy) -> str:
+    """Say how many nodes are attributed with less confidence than counts; nothing where all that is known does."""
+    if hierarchy.min_confidence == LEVELS[-1]:
+        return ""
+    below = sum(n.is_attributed() and not n.is_attributed(hierarchy.min_confidence) for n in hierarchy.nodes)
+    return f", with {hierarchy.min_confidence} confidence at least ({below:,} more with less)"
+
+
+def render_categories(shares: Sequence[CategoryShare], *, colour: bool = False) -> str:
+    """Render how much of each category of operators is attributed, and whether that is enough."""
     rows = []
-    for name in CATEGORIES:
-        if entry := summary["category_statistics"].get(name):
-            mark = Text("under", "bold red") if entry["under"] else Text("ok", "green")
-            counts = (f"{entry['total']:,}", f"{entry['attributed']:,}", f"{entry['percent']:.1f}")
-            rows.append((name, *counts, f"{entry['threshold']:g}", mark))
+    for share in shares:
+        mark = Text("under", "bold red") if share.under else Text("ok", "green")
+        counts = (f"{share.total:,}", f"{share.attributed:,}", f"{share.percent:.1f}")
+        rows.append((share.name, *counts, f"{share.threshold:g}", mark))
     numbers = ("nodes", "attributed", "percent", "threshold")
-    categories = render_table(("category", *numbers, ""), rows, numbers=numbers, colour=colour)
-    return join_blocks(total, _render_evidence(by_evidence, nodes, colour), categories)
+    return render_table(("category", *numbers, ""), rows, numbers=numbers, colour=colour)
 
 
 def _render_evidence(by_evidence: Mapping[str, int], total: int | None, colour: bool) -> str:
@@ -99,6 +118,7 @@ def list_evidence(by_evidence: Mapping[str, int], total: int | None) -> list[Seq
 
 def render_export(result: ExportResult, *, colour: bool = False) -> str:
     """Render what was written: files, inputs and outputs, coverage, and how it compares with torch's own export."""
+    inputs = _render_inputs(result)
     topology = ""
     if result.topology is not None and result.topology.same:
         topology = f"topology: what torch.onnx.export writes, {result.topology.pairs:,} nodes"
@@ -107,9 +127,33 @@ def render_export(result: ExportResult, *, colour: bool = False) -> str:
     files = render_files(result.files, colour=colour)
     if not result.hierarchy.calls:
         nowhere = "no hierarchy was written: --no-embed and --no-sidecar leave it nowhere to be"
-        return join_blocks(files, nowhere, topology)
+        return join_blocks(files, nowhere, inputs, topology)
     model = render_model(result.hierarchy, colour=colour)
-    return join_blocks(files, model, render_coverage(result.hierarchy, colour=colour), topology)
+    return join_blocks(files, model, inputs, render_coverage(result.hierarchy, colour=colour), topology)
+
+
+def _render_inputs(result: ExportResult) -> str:
+    """Render which inputs were made up, which of their axes are fixed, and whether the others are dynamic."""
+    lines = []
+    for source in dict.fromkeys(result.made_up.values()):
+        names = list_some(
+            [clean_name(name) for name, origin in result.made_up.items() if origin == source], _MOST_LISTED
+        )
+        lines.append(f"inputs made up from the model's {source}: {names}; --input gives others")
+    fixed = [
+        f"{clean_name(name)}[{', '.join(f'{axis}: {size}' for axis, size in axes.items())}]"
+        for name, axes in result.fixed_axes.items()
+    ]
+    if fixed:
+        lines.append(
+            f"axes with one size only, the example's: {list_some(fixed, _MOST_LISTED)}; --dynamic changes that"
+        )
+    if result.axes is not None and result.axes.passed:
+        sizes = ", ".join(f"{label} {size}" for label, size in result.axes.sizes.items())
+        lines.append(f"dynamic axes: file and model do the same at {sizes}")
+    elif result.axes is not None:
+        lines.append(f"dynamic axes: {result.axes.problem or f'not checked ({result.axes.not_checked})'}")
+    return "\n".join(lines)
 
 
 def render_annotation(result: AnnotateResult, *, colour: bool = False) -> str:
@@ -152,7 +196,7 @@ def _render_first(heading: str, columns: Sequence[str], rows: Sequence[Sequence[
 def render_carry(result: CarryResult, *, limit: int = 10, colour: bool = False) -> str:
     """Render what was carried; of long lists the first `limit` rows."""
     after = len(result.hierarchy.nodes)
-    covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call"
+    covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call{describe_below(result.hierarchy)}"
     parts = f"{result.untouched:,} untouched, {result.rewritten:,} rewritten, {result.inserted:,} without a counterpart"
     return join_blocks(
         render_files(result.files, colour=colour),

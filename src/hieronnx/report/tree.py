@@ -9,13 +9,16 @@ from typing import Any
 
 from rich.text import Text
 
-from hieronnx.errors import count
+from hieronnx.errors import count, list_some
+from hieronnx.hierarchy.elsewhere import WorkElsewhere, find_work_elsewhere
 from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, draw_arms, select_rows
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.report.names import name_module
 from hieronnx.report.text import make_table, to_text
 from hieronnx.tools.results import dump_record
+
+_MOST_MARKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,7 @@ class Branch:
         children: the listed calls below it.
         hidden: how many calls below it were left out for being too deep.
         context: whether it is shown only as the way to what was asked for.
+        elsewhere: the work of the call that other nodes or initializers hold: fused, shared or folded.
     """
 
     call: Call
@@ -41,6 +45,7 @@ class Branch:
     children: tuple[Branch, ...]
     hidden: int
     context: bool
+    elsewhere: tuple[WorkElsewhere, ...]
 
     @property
     def label(self) -> str:
@@ -69,11 +74,16 @@ def grow_tree(
     own: dict[CallId, list[Node]] = defaultdict(list)
     for node in hierarchy.nodes:
         own[rows.nearest[node.scope]].append(node)
-    return _grow(rows, own, hierarchy.calls[0].id, None, depth)
+    return _grow(rows, own, find_work_elsewhere(hierarchy), hierarchy.calls[0].id, None, depth)
 
 
 def _grow(
-    rows: TreeRows, own: Mapping[CallId, list[Node]], call: CallId, level: int | None, depth: int | None
+    rows: TreeRows,
+    own: Mapping[CallId, list[Node]],
+    elsewhere: Mapping[CallId, Sequence[WorkElsewhere]],
+    call: CallId,
+    level: int | None,
+    depth: int | None,
 ) -> Branch:
     """Grow the branch of a call; `level` counts from the match above it, and is None above the match."""
     if call in rows.matches:
@@ -90,25 +100,32 @@ def _grow(
         parameters=module.parameter_count if rows.hierarchy.has_parameter_counts else None,
         own=tuple(own[call]),
         total=sum(len(own[line]) for line in region),
-        children=() if cut else tuple(_grow(rows, own, child, deeper, depth) for child in below),
+        children=() if cut else tuple(_grow(rows, own, elsewhere, child, deeper, depth) for child in below),
         hidden=len(region) - 1 if cut else 0,
         context=level is None,
+        elsewhere=tuple(elsewhere.get(call, ())),
     )
 
 
 # -- rendering --------------------------------------------------------------------------------------------
 
 
-def render_tree(tree: Branch, *, nodes: bool = False, colour: bool = False) -> str:
-    """Render a tree as text, a line for each call and, if asked, for each node."""
+def render_tree(tree: Branch, *, nodes: bool = False, elsewhere: bool = False, colour: bool = False) -> str:
+    """Render a tree as text, a line for each call and, if asked, for each node.
+
+    With `elsewhere` a call whose work other nodes or initializers hold says which.
+    """
     columns = ["call", "module", "nodes", "own"]
     columns += ["parameters"] if tree.parameters is not None else []
-    table = make_table(*columns, *(["evidence"] if nodes else []), numbers=("nodes", "own", "parameters"))
     lines = list(_list_lines(tree, nodes))
+    marked = elsewhere and any(branch.elsewhere for _, branch, _ in lines)
+    more = [*(["evidence"] if nodes else []), *(["work elsewhere"] if marked else [])]
+    table = make_table(*columns, *more, numbers=("nodes", "own", "parameters"))
     arms = draw_arms({position: parent for position, (parent, _, _) in enumerate(lines)})
     for (_, branch, node), arm in zip(lines, arms.values(), strict=True):
         if node is None:
-            table.add_row(*_make_branch_cells(branch, arm))
+            mark = Text(list_some(list(map(str, branch.elsewhere)), _MOST_MARKS), "yellow")
+            table.add_row(*_make_branch_cells(branch, arm), *([""] if nodes else []), *([mark] if marked else []))
         else:
             blank = [""] * (len(columns) - 2)
             table.add_row(*_make_node_cells(node, branch, arm), *blank, node.evidence)

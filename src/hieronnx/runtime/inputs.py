@@ -97,6 +97,8 @@ def _read(file: Path, inputs: Sequence[FileInput]) -> Feeds:
             return {inputs[0].name: content}
         with content:
             return {name: content[name] for name in content.files}
+    except HieronnxError:
+        raise
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise HieronnxError(f"cannot read the inputs in '{file}': {error}") from error
 

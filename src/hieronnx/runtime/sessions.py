@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, describe_error, require
+from hieronnx.files.external import check_data
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
@@ -174,6 +175,7 @@ def open_runner(
     require("onnxruntime", "runtime")
     prepare = _refer if rounding else lambda path: undo_rounding(_refer(path))
     if opened.path is not None:
+        check_data(opened.path)
         yield Runner(opened.name, prepare(opened.path), opened.path.parent, threads=threads, buffer=buffer)
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:

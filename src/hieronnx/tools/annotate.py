@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hieronnx.errors import InputError, check_known, require
-from hieronnx.files.opening import load, open_model, sidecar_path
+from hieronnx.files.external import check_data
+from hieronnx.files.opening import find_exporter, load, open_structure, sidecar_path
 from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.records import LEVELS, CallId
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.results import WritingResult
 
@@ -73,6 +74,7 @@ def annotate(
     torch_nn: str | Sequence[str] = "default",
     embed: bool = True,
     sidecar: bool = True,
+    min_confidence: str = "low",
     progress: Callable[[str], None] | None = None,
 ) -> AnnotateResult:
     """Give an ONNX file the hierarchy of its model, every node with how that is known.
@@ -89,6 +91,7 @@ def annotate(
         torch_nn: Which modules of torch.nn get a tag of their own: default, all, none, or class names.
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
         progress: Called with the name of each stage as it begins.
 
     Raises:
@@ -102,12 +105,15 @@ def annotate(
     """
     report = progress or (lambda _stage: None)
     policy = _check(model, reference, output, strategy, torch_nn)
+    check_known("level of confidence", min_confidence, LEVELS)
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.attribute.same_model import check_same_model, check_same_values, check_same_weights
 
     report("reading the file")
-    opened = open_model(model)
+    opened = open_structure(model)
+    if opened.path is not None:
+        check_data(opened.path)
     report(f"attributing by {strategy}")
     given = args if isinstance(args, tuple) else (args,)
     request = Request(opened, reference, given, dict(kwargs or {}))
@@ -121,15 +127,14 @@ def annotate(
     if output is not None:
         report("writing")
         path = Path(output)
-        exporter = opened.hierarchy.model.get("exporter") if opened.hierarchy is not None else None
-        write(model, hierarchy, path, exporter=exporter, embed=embed, sidecar=sidecar)
+        write(model, hierarchy, path, exporter=find_exporter(model), embed=embed, sidecar=sidecar)
         beside = sidecar_path(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
     return AnnotateResult(
         path=path,
         sidecar=beside,
         strategy=strategy,
-        hierarchy=hierarchy,
+        hierarchy=hierarchy.require_confidence(min_confidence),
         agreement=attributed.projected.agreement,
         outputs=None if agreement is None else agreement.outputs,
         unmatched=attributed.projected.unmatched,

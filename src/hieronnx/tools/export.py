@@ -6,11 +6,12 @@ import importlib.util
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+
+import onnx
 
 from hieronnx.errors import (
     ExportError,
@@ -24,17 +25,21 @@ from hieronnx.errors import (
     writing,
 )
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
-from hieronnx.files.opening import load, open_model, sidecar_path
+from hieronnx.files.opening import load, open_structure, sidecar_path
 from hieronnx.files.staging import move_into_place, staging
 from hieronnx.files.writing import check_output, write
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
+from hieronnx.tools.axes import AxesCheck, advise_on, check_axes
 from hieronnx.tools.results import WritingResult
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hieronnx.capture.captured import Captured, ExportRequest
+    from hieronnx.files.claims import Finding
     from hieronnx.tools.compare import CompareResult
 
 Exporter: TypeAlias = Literal["auto", "dynamo", "torchscript"]
@@ -46,6 +51,8 @@ _LOG = logging.getLogger("hieronnx")
 class ExportResult(WritingResult):
     """What an export wrote, read back from the files."""
 
+    _derived: ClassVar[tuple[str, ...]] = ("files", "fixed_axes")
+
     path: Path
     sidecar: Path | None
     exporter: str
@@ -54,6 +61,23 @@ class ExportResult(WritingResult):
     """Why dynamo was not used, where `auto` fell back to TorchScript."""
     topology: CompareResult | None = None
     """How the file compares with what torch alone exports, where that was asked for."""
+    strategy: str = "captured"
+    """How the nodes were attributed."""
+    findings: tuple[Finding, ...] = ()
+    """What `validate`'s check `layers` says of the hierarchy as it was written; anything is a fault of hieronnx."""
+    axes: AxesCheck | None = None
+    """Whether the dynamic axes are dynamic, as a run at other sizes shows; None where there are none."""
+    made_up: Mapping[str, str] = field(default_factory=dict)
+    """The inputs that nobody gave to the command line, and what it made them from: the model's config, …"""
+
+    @property
+    def fixed_axes(self) -> dict[str, dict[str, int]]:
+        """The axes of the file's inputs that have one size only, that of the example."""
+        from hieronnx.runtime.inputs import read_inputs
+
+        shapes = {item.name: item.shape or () for item in read_inputs(self.path)}
+        fixed = {name: {str(n): d for n, d in enumerate(sizes) if isinstance(d, int)} for name, sizes in shapes.items()}
+        return {name: sizes for name, sizes in fixed.items() if sizes}
 
     def __repr__(self) -> str:
         return f"ExportResult(path={str(self.path)!r}, exporter={self.exporter!r}, hierarchy={self.hierarchy!r})"
@@ -72,7 +96,11 @@ def export(
     embed: bool = True,
     sidecar: bool = True,
     strip_torch_metadata: bool = False,
+    torch_names: bool = False,
+    train: bool = False,
+    check: bool | None = None,
     verify_topology: bool = False,
+    min_confidence: str = "low",
     progress: Callable[[str], None] | None = None,
     **torch_options: Any,
 ) -> ExportResult:
@@ -94,12 +122,19 @@ def export(
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
         strip_torch_metadata: Whether to leave out torch's own node metadata.
+        torch_names: Whether to let torch name the inputs and outputs that `input_names` and `output_names` do not name.
+            By default they are named after `forward`'s arguments and what it returns, and torch is handed these names.
+        train: Whether to export in training mode, dropout and all. By default a model is exported in the mode that it
+            is in, as torch does it (TorchScript: in eval mode), and one that trains is warned of.
+        check: Whether to run a file with dynamic axes once at other sizes, which shows whether they are dynamic:
+            `ExportResult.axes`. By default models of up to 1 GB of weights are; True: all; False: none.
         verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
         progress: Called with the name of each stage as it begins.
         **torch_options: Any option of `torch.onnx.export`: opset_version, dynamic_shapes, input_names, …
 
     Raises:
-        InputError: If an option or an input does not fit.
+        InputError: If an option or an input does not fit; if axes are to be dynamic that neither exporter makes so.
         ExportError: If torch cannot export the model, or the files cannot be written. Nothing is left behind.
 
     Example:
@@ -109,44 +144,62 @@ def export(
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("onnxscript") is None:
         raise MissingExtraError("torch and onnxscript", "torch")
+    import torch
+
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
     from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.modes import settle_mode, undisturbed
+    from hieronnx.capture.names import BoundaryNames
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
+    check_known("level of confidence", min_confidence, LEVELS)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
-    with staging(destination) as staged, _undisturbed(model):
+    with staging(destination) as staged, undisturbed(model, train=train):
         inputs = given, dict(kwargs or {})
-        request = ExportRequest(model, *inputs, staged, destination, torch_options, strip_torch_metadata)
-        used, captured, fallback = _capture(request, exporter, report)
+        names = BoundaryNames() if torch_names else BoundaryNames.beside(torch_options)
+        options = {**torch_options, **names.options}
+        if train:
+            options.setdefault("training", torch.onnx.TrainingMode.PRESERVE)
+        request = ExportRequest(model, *inputs, staged, destination, options, strip_torch_metadata, names)
+        used, captured, failure = _capture(request, exporter, report)
+        trained = settle_mode(request, used, train=train)
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
         _write_model(captured, used, hierarchy if embed else None)
         view = captured.view
         del captured  # it holds the whole model
+        axes = check_axes(request, failure, report, check=check, trained=trained)
         if hierarchy is None:
-            exported = Request(open_model(staged), model, *inputs)
+            exported = Request(open_structure(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
         described = replace(hierarchy, model={"class": type(model).__qualname__})
         if sidecar or not own:  # what was captured is in the file already
-            options: dict[str, Any] = {"exporter": used, "embed": None if own else embed, "sidecar": sidecar}
-            write(staged, described, staged, **options, view=view, shown_as=destination)
+            kept = None if own else embed
+            write(
+                staged, described, staged, exporter=used, embed=kept, sidecar=sidecar, view=view, shown_as=destination
+            )
         report("writing")
         with writing(destination):
             move_into_place(staged, destination)
     report("reading back")
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
-    result = ExportResult(destination, sidecar_path(destination) if sidecar else None, used, hierarchy, fallback)
+    hierarchy = hierarchy.require_confidence(min_confidence)
+    fallback = None if failure is None else describe_error(innermost(failure))
+    beside, findings = sidecar_path(destination) if sidecar else None, _check_layers(hierarchy, view)
+    result = ExportResult(
+        destination, beside, used, hierarchy, fallback, strategy=strategy, findings=findings, axes=axes
+    )
     asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert
         _LOG.warning("asked for opset %d, torch wrote %d: it cannot convert this model to %d", asked, written, asked)
     if verify_topology:
         report("exporting with torch alone")
-        result = replace(result, topology=_compare_with_baseline(request, used))
+        result = replace(result, topology=_compare_with_baseline(request, used, train=train))
     return result
 
 
@@ -162,6 +215,11 @@ class HierarchyExporter:
     exporter: Exporter = "auto"
     torch_nn: str | Sequence[str] = "default"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        chosen = {"strategy": self.strategy, "exporter": self.exporter, "torch_nn": self.torch_nn, **self.options}
+        check_choices(chosen["exporter"], chosen["strategy"], chosen["torch_nn"], chosen.get("opset_version"))
+        _check_option_names([name for name in self.options if name not in inspect.signature(export).parameters])
 
     def export(
         self, model: nn.Module, example_inputs: Any, output_path: str | os.PathLike[str], **options: Any
@@ -186,6 +244,32 @@ def _choose_output(output: str | os.PathLike[str] | None, f: str | os.PathLike[s
     return Path(path)
 
 
+def check_choices(exporter: str, strategy: str, torch_nn: str | Sequence[str], opset: int | None = None) -> TagPolicy:
+    """Refuse a value that an option cannot have, without importing torch; return the policy of tags.
+
+    Raises:
+        InputError: If there is one.
+    """
+    from hieronnx.capture.load import list_torch_nn
+
+    check_known("exporter", exporter, get_args(Exporter))
+    check_known("strategy", strategy, get_args(ExportStrategy))
+    newest = onnx.defs.onnx_opset_version()
+    if opset is not None and not 1 <= opset <= newest:
+        raise InputError(f"no opset {opset}; onnx has 1 to {newest}")
+    return TagPolicy.parse(torch_nn, list_torch_nn())
+
+
+def _check_option_names(names: Iterable[str]) -> None:
+    """Refuse what is not an option of torch.onnx.export, or is set here."""
+    from torch import onnx as torch_onnx
+
+    if reserved := sorted({"dynamo", "verbose"} & set(names)):
+        raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
+    for name in names:
+        check_known("option", name, list(inspect.signature(torch_onnx.export).parameters))
+
+
 def _check(
     model: nn.Module,
     exporter: str,
@@ -195,26 +279,24 @@ def _check(
     torch_options: Mapping[str, Any],
 ) -> TagPolicy:
     """Refuse what cannot work before anything is run; return the policy of tags."""
-    from torch import nn, onnx
+    from torch import nn
 
     if not isinstance(model, nn.Module):
         raise InputError(f"the model is a {type(model).__name__}; hieronnx exports a torch.nn.Module")
-    check_known("exporter", exporter, get_args(Exporter))
-    check_known("strategy", strategy, get_args(ExportStrategy))
+    policy = check_choices(exporter, strategy, torch_nn, torch_options.get("opset_version"))
     if strategy == "htp":
         require("onnxruntime", "runtime")
-    if reserved := sorted({"dynamo", "verbose"} & set(torch_options)):
-        raise InputError(f"{reserved[0]!r} is set by hieronnx itself; use exporter= and output=")
-    for name in torch_options:
-        check_known("option", name, list(inspect.signature(onnx.export).parameters))
+    _check_option_names(torch_options)
     check_output(output, ())
-    return TagPolicy.parse(torch_nn, dir(nn))
+    return policy
 
 
 # -- capture and write ------------------------------------------------------------------------------------
 
 
-def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
+def _capture(
+    request: ExportRequest, exporter: str, report: Callable[[str], None]
+) -> tuple[str, Captured, Exception | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
     from hieronnx.capture.dynamo import capture_dynamo
     from hieronnx.capture.torchscript.route import capture_torchscript
@@ -225,7 +307,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), describe_error(innermost(failures["dynamo"])) if failures else None
+            return name, routes[name](request), failures.get("dynamo")
         except (HieronnxError, MemoryError):
             raise
         except Exception as error:
@@ -235,7 +317,7 @@ def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None
             if name != names[-1]:
                 reason = describe_error(innermost(error))
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
-    raise _failed(failures) from next(iter(failures.values()))
+    raise _failed(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
 
 
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
@@ -249,12 +331,24 @@ def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None)
         raise _failed({exporter: error}) from error
 
 
-def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
+def _check_layers(hierarchy: Hierarchy, view: View) -> tuple[Finding, ...]:
+    """Check what was written, whatever its strategy; it takes milliseconds."""
+    from hieronnx.tools.validate.layers import check_layers
+
+    findings = tuple(check_layers(hierarchy, view))
+    if findings:
+        first, more = findings[0], f"; and {len(findings) - 1} more" if len(findings) > 1 else ""
+        _LOG.warning("nodes are in calls that could not have run them (%s%s); please report it", first.message, more)
+    return findings
+
+
+def _compare_with_baseline(request: ExportRequest, exporter: str, *, train: bool) -> CompareResult:
     """Export with torch alone, beside the destination, and compare."""
     from hieronnx.capture.baseline import export_baseline
+    from hieronnx.capture.modes import undisturbed
     from hieronnx.tools.compare import compare
 
-    with staging(request.destination) as staged, _undisturbed(request.model):
+    with staging(request.destination) as staged, undisturbed(request.model, train=train):
         try:
             export_baseline(replace(request, output=staged), exporter)
         except Exception as error:
@@ -265,27 +359,10 @@ def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResu
         return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
-def _failed(failures: Mapping[str, Exception]) -> ExportError:
+def _failed(failures: Mapping[str, Exception], advice: str = "") -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
     if len(failures) == 1:
         remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
-    return ExportError(f"torch could not export the model ({causes}); {remedy}")
-
-
-@contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
-    import torch
-
-    from hieronnx.capture.private_torch import EXCLUSIVE
-
-    modes = [(module, module.training) for module in model.modules()]
-    devices = list(range(torch.cuda.device_count()))
-    try:
-        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    return ExportError(f"torch could not export the model ({causes}); {advice or remedy}")

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from hieronnx.errors import ExportError, check_known, require
+from hieronnx.files.staging import data_name
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.carry import CarryResult
-from hieronnx.tools.running import calling, data_name, has_external_data, run_tool, save_model
+from hieronnx.tools.running import calling, has_external_data, run_tool, save_model
 
 Optimizer: TypeAlias = Literal["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]
 

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import InputError, check_known, list_some, require
+from hieronnx.files.staging import data_name
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -20,7 +21,6 @@ from hieronnx.tools.running import (
     calling,
     copy_for_tool,
     copy_permissions,
-    data_name,
     has_external_data,
     run_tool,
 )

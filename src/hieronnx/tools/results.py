@@ -80,7 +80,7 @@ def _to_builtins(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_to_builtins(item) for item in value]
     if isinstance(value, Hierarchy):
-        return {"model": _to_builtins(value.model), "summary": summary_to_dict(value)}
+        return {"model": _to_builtins(value.model), "strategy": value.strategy, "summary": summary_to_dict(value)}
     if isinstance(value, Result):
         return value.to_dict()
     if is_dataclass(value):
@@ -91,12 +91,18 @@ def _to_builtins(value: Any) -> Any:
 
 
 def summary_to_dict(hierarchy: Hierarchy) -> dict[str, Any]:
-    """Return the sidecar's summary of a hierarchy as JSON values, each category with its threshold."""
+    """Return the sidecar's summary of a hierarchy as JSON values, each category with its threshold.
+
+    What is attributed with less than the least confidence that counts is in `below`.
+    """
     import msgspec
 
     from hieronnx.files.document import summarize
 
     summary: dict[str, Any] = msgspec.to_builtins(summarize(hierarchy))
+    attributed = sum(entry["attributed"] for entry in summary["category_statistics"].values())
+    below = len(hierarchy.nodes) - attributed - summary["by_evidence"]["root"]
+    summary |= {"attributed": attributed, "min_confidence": hierarchy.min_confidence, "below": below}
     for name, entry in summary["category_statistics"].items():
         category = CATEGORIES[name]
         # Not by the rounded percentage: 94.996 would pass for 95.

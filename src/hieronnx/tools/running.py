@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import onnx
-import onnx_ir as ir
 
 from hieronnx.errors import ExportError, describe_error, writing
+from hieronnx.files.external import check_data, find_data_file
 from hieronnx.files.opening import open_model, require_hierarchy
-from hieronnx.files.staging import staging
+from hieronnx.files.staging import data_name, staging
 from hieronnx.files.wire import find_locations, read_locations
-from hieronnx.files.writing import check_output, list_own_files
+from hieronnx.files.writing import check_output, list_own_files, serialize
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -50,11 +50,13 @@ def run_tool(
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     check_output(destination, list_own_files(model))
+    if opened.path is not None:
+        check_data(opened.path)
     with _working_folder(model, destination) as (source, made):
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
-        result = carry_temporary(source, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar)
     return replace(result, notes=(*result.notes, *notes))
 
 
@@ -84,8 +86,7 @@ def _working_folder(model: ModelLike, output: Path) -> Iterator[tuple[Path, Path
         else:
             source = folders[0] / "model.onnx"
             with writing(source):
-                proto = ir.serde.serialize_model(model) if isinstance(model, ir.Model) else model
-                onnx.save(proto, source)
+                source.write_bytes(serialize(model))
         # A name that no other file has: onnx looks for data of the same name in the current folder, and gives up.
         yield source, folders[1] / f"{staged.parent.name.strip('.')}.onnx"
 
@@ -96,11 +97,6 @@ def _working_folder(model: ModelLike, output: Path) -> Iterator[tuple[Path, Path
 def has_external_data(source: Path) -> bool:
     """Say whether what is made of a model should have its weights in a file of their own: as it has, or as it must."""
     return source.stat().st_size > _LARGE or bool(read_locations(source))
-
-
-def data_name(path: Path) -> str:
-    """Return the name of the file for a model's weights."""
-    return f"{path.name}.data"
 
 
 def save_model(model: onnx.ModelProto, path: Path, *, external: bool) -> None:
@@ -135,7 +131,7 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     for location in sorted(find_locations(model)):
         target = folder / location
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source.parent / location, target)  # onnx refuses links
+        shutil.copyfile(find_data_file(source, location).path, target)  # onnx refuses links
     initializers = {tensor.name for tensor in model.graph.initializer}
     declared = [value for value in model.graph.value_info if value.name not in initializers]
     del model.graph.value_info[:]

@@ -368,3 +368,67 @@ def test_a_result_is_short_in_print() -> None:
     result = carry(source, made)
     assert isinstance(result, CarryResult)
     assert repr(result) == "CarryResult(176 nodes to 75, coverage 100.0%)"
+
+
+# --- what the transformed file has left of a hierarchy ---
+
+
+def spoil_embedded(path: Path, key: str, value: str) -> None:
+    model = onnx.load(path, load_external_data=False)
+    for entry in (*model.metadata_props, *(entry for node in model.graph.node for entry in node.metadata_props)):
+        if entry.key == f"hieronnx.{key}":
+            entry.value = value
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("calls", "[]"), ("call", "x"), ("module", "gone"), ("format_version", "9.0")]
+)
+def test_what_is_damaged_in_the_transformed_file_is_replaced(key: str, value: str, tmp_path: Path) -> None:
+    source = export_ours("called_in_loop", "torchscript")
+    damaged = Path(shutil.copy(source, tmp_path / "damaged.onnx"))
+    spoil_embedded(damaged, key, value)
+    with pytest.raises(HieronnxError):
+        load(damaged)
+    carry(source, damaged, output=damaged)
+    assert load(damaged).nodes == load(source).nodes
+    assert hieronnx.validate(damaged, strict=True).passed
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"format_version": "9.0"}'])
+def test_a_damaged_sidecar_of_the_transformed_file_is_replaced(content: str, tmp_path: Path) -> None:
+    source = export_ours("called_in_loop", "torchscript")
+    damaged = Path(shutil.copy(source, tmp_path / "damaged.onnx"))
+    sidecar_path(damaged).write_text(content)
+    carry(source, damaged, output=damaged)
+    assert load(damaged).nodes == load(source).nodes
+
+
+def test_a_damaged_original_is_refused(tmp_path: Path) -> None:
+    source = export_ours("called_in_loop", "torchscript")
+    damaged = Path(shutil.copy(source, tmp_path / "damaged.onnx"))
+    spoil_embedded(damaged, "calls", "[]")
+    with pytest.raises(HieronnxError, match="not a hierarchy"):
+        carry(damaged, source)
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_model_that_onnx_cut_out_is_told_alike_by_all_and_carried(exporter: str, tmp_path: Path) -> None:
+    source, cut = export_ours("bert", exporter), tmp_path / "cut.onnx"
+    call = load(source).find_call("encoder.layer.0.intermediate")
+    ends = ([item.tensor for item in bound or ()] for bound in (call.received, call.returned))
+    onnx.utils.extract_model(source, cut, *ends)
+    reason = "its nodes name their calls, but the tree of calls is missing"
+    (finding,) = (item for item in hieronnx.validate(cut) if item.severity == "error")
+    assert reason in finding.message
+    assert "hieronnx carry" in finding.remedy
+    for result in (run("tree", cut), run("extract", cut, "encoder", "-o", tmp_path / "part.onnx")):
+        assert result.exit_code == 2
+        assert reason in result.stderr
+        assert "hieronnx carry" in result.stderr
+    assert reason in run("analyze", cut).stdout
+    carried = carry(source, cut, output=cut).hierarchy
+    assert carried.nodes_in("encoder.layer.0.intermediate.dense")
+    assert not carried.nodes_in("encoder.layer.1")
+    assert hieronnx.validate(cut).passed
+    assert run("tree", cut).exit_code == 0

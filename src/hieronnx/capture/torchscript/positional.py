@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.names import list_parameters, make_unique, name_arguments, name_leaves, name_results
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import InputError
 
@@ -23,12 +24,13 @@ def torchscript_options(request: ExportRequest) -> dict[str, Any]:
     shapes = options.pop("dynamic_shapes", None)
     if not shapes or options.get("dynamic_axes"):
         return options
-    inputs = _name_inputs(request)
+    inputs = name_arguments(request.model, request.args, request.kwargs)
     specs = shapes if isinstance(shapes, Mapping) else dict(zip((name for name, _ in inputs), shapes, strict=False))
-    options.setdefault("input_names", [name for name, _ in _flatten_untraceable(inputs)[0]])
-    options["dynamic_axes"] = {
-        name: axes for name, value in inputs if (axes := _dynamic_axes(name, value, specs.get(name)))
-    }
+    axes = {name: _dynamic_axes(name, value, specs.get(name)) for name, value in inputs}
+    traced = name_traced_inputs(request)
+    options["input_names"] = options.get("input_names") or traced
+    names = dict(zip(traced, options["input_names"], strict=False))
+    options["dynamic_axes"] = {names.get(name, name): labels for name, labels in axes.items() if labels}
     return options
 
 
@@ -59,13 +61,11 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
     was afterwards.
     """
     model = request.model
-    parameters = inspect.signature(model.forward).parameters.values()
-    keywords = request.kwargs or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
-    if not keywords and all(map(_is_traceable, request.args)):
+    if _is_taken_as_is(request):
         yield request.args
         return
     own, forward = model.__dict__.get("forward"), model.forward
-    flat, unflatten = _flatten_untraceable(_name_inputs(request))
+    flat, unflatten = _flatten_untraceable(name_arguments(model, request.args, request.kwargs))
 
     @functools.wraps(forward)
     def take_by_position(*given: Any) -> Any:
@@ -85,11 +85,23 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
             model.forward = own
 
 
-def _name_inputs(request: ExportRequest) -> list[tuple[str, Any]]:
-    """Return all example inputs with their names; those by position are named as `forward` names them."""
-    names = list(inspect.signature(request.model.forward).parameters)
-    names += [f"input_{n}" for n in range(len(names), len(request.args))]  # those that *args takes
-    return [*zip(names, request.args, strict=False), *request.kwargs.items()]
+def _is_taken_as_is(request: ExportRequest) -> bool:
+    parameters = list_parameters(request.model).values()
+    keywords = request.kwargs or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
+    return not keywords and all(map(_is_traceable, request.args))
+
+
+def name_traced_inputs(request: ExportRequest) -> list[str]:
+    """Name the inputs of the trace, in order: the tensors and numbers among the example inputs."""
+    named = name_arguments(request.model, request.args, request.kwargs)
+    if _is_taken_as_is(request):
+        # torch adds the defaults of what is left, and takes a dict in the last place for keywords.
+        parameters = list_parameters(request.model).values()
+        named += [(p.name, p.default) for p in list(parameters)[len(named) :] if p.default is not p.empty]
+    else:
+        named, _ = _flatten_untraceable(named)
+    traced = [name for name, leaf in name_leaves(named) if isinstance(leaf, torch.Tensor | bool | int | float)]
+    return make_unique(traced, request.model.state_dict().keys(), "in")  # torch would give the parameter another name
 
 
 def _flatten_untraceable(
@@ -104,7 +116,7 @@ def _flatten_untraceable(
             makers.append(next)
             continue
         leaves, spec = pytree.tree_flatten(value)
-        flat += [(f"{name}_{n}", leaf) for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        flat += [item for item in name_leaves([(name, value)]) if isinstance(item[1], torch.Tensor)]
         makers.append(functools.partial(_put_together, leaves, spec))
 
     def unflatten(given: Sequence[Any]) -> list[Any]:
@@ -136,4 +148,5 @@ def _make_traceable(output: Any) -> Any:
             f"the model returns a {unknown.__module__}.{unknown.__qualname__}, whose tensors torch cannot find; "
             "register it with torch.utils._pytree.register_pytree_node, or have the model leave it out"
         )
-    return tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    named = [item for item in name_results(output) if isinstance(item[1], torch.Tensor)]
+    return dict(zip(make_unique((name for name, _ in named), (), "out"), (leaf for _, leaf in named), strict=True))

@@ -23,8 +23,9 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.names import BoundaryNames, make_unique, name_results
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
-from hieronnx.capture.torchscript.positional import by_position, torchscript_options
+from hieronnx.capture.torchscript.positional import by_position, name_traced_inputs, torchscript_options
 from hieronnx.capture.torchscript.traced_values import TracedValues
 from hieronnx.errors import writing
 from hieronnx.files.splice import write_annotated
@@ -39,7 +40,9 @@ _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
 def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
-    watcher = _Watcher(request.model)
+    watcher = _Watcher(request.model, request.names)
+    request.names.fill_inputs(name_traced_inputs(request))
+    request.names.fill_outputs(())
     options = torchscript_options(request)
     with (
         module_calls_through(watcher.run_call),
@@ -79,7 +82,8 @@ class _Watcher:
     the caller's (a module's own hooks), the call is noted for the node itself, by the number of its value.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, names: BoundaryNames) -> None:
+        self._names = names
         self.model_bytes = b""
         self._recorder = CallRecorder(model)
         self._values = TracedValues()
@@ -123,6 +127,9 @@ class _Watcher:
             self._name_scope(module, call)
             result = original(module, *args, **kwargs)
             self._values.recorder.note_returned(call, result)
+            if caller is None:
+                numbers = torch.Tensor | bool | int | float
+                self._names.fill_outputs(name for name, leaf in name_results(result) if isinstance(leaf, numbers))
             return result
         finally:
             if caller is not None and hooked:
@@ -241,6 +248,16 @@ class _Watcher:
         self._add_stage(seen, tensors=self._values.exported(seen), translated=True, parameters=parameters)
         indices = _index_nodes(seen)
         self._sources = {number: indices[number] for number in self._sources if number in indices}
+
+    def renaming(self, graph: torch.Graph) -> None:
+        """Let no output have the name of an input or a parameter; where names do not fit, leave them to torch."""
+        inputs, outputs = list(graph.inputs()), list(graph.outputs())
+        if self._names.inputs and len(self._names.inputs) > len(self._user_inputs):
+            self._names.fill_inputs(())
+        if self._names.outputs:
+            taken = {*(value.debugName() for value in inputs), *(self._names.inputs or ())}
+            fit = len(self._names.outputs) == len(outputs)
+            self._names.fill_outputs(make_unique(self._names.outputs, taken, "out") if fit else ())
 
     def finished(self, graph: torch.Graph) -> None:
         """Keep the finished graph, its values still under torch's numbers."""

@@ -8,6 +8,9 @@ Nodes before every edit have the same `up` number on both sides, nodes behind ev
 that are the only ones of their number are matched first. Matches spread to their neighbours: the producers of what two
 matched nodes read, the only readers of what they make. What lies between two edits is aligned like lines of text, in an
 order that comes from the structure. Last, nodes that are alike swap their matches if their readers fit better so.
+
+Where both models have a hierarchy, all this is done inside pairs of calls (`places.py`), and only what has no place of
+its own is matched across them.
 """
 
 from __future__ import annotations
@@ -19,21 +22,22 @@ from functools import partial
 from typing import TypeAlias
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.numbering import NO_MATCH, NumberedGraph, Side, number_graph
+from hieronnx.match.align.numbering import (
+    NO_MATCH,
+    NumberedGraph,
+    Side,
+    by_initializer_names,
+    by_operator,
+    by_output_name,
+    by_signature,
+    number_graph,
+    pair_ends,
+)
+from hieronnx.match.align.places import Places, Round
 from hieronnx.match.align.sequences import align_sequences, exchange_partners, group, longest_rising
 
 _Key: TypeAlias = Callable[[NumberedGraph, int], Hashable]
 """Keys a node of a graph; None where it has none."""
-
-
-def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
-    """Pair the inputs or the outputs of two graphs: by position, or where their number differs by name or type."""
-    if len(tensors_a) == len(tensors_b):
-        return list(zip(tensors_a, tensors_b, strict=True))
-    pairs = align_sequences([a.view.names[t] for t in tensors_a], [b.view.names[t] for t in tensors_b])
-    if not pairs:
-        pairs = align_sequences([a.view.types[t] for t in tensors_a], [b.view.types[t] for t in tensors_b])
-    return [(tensors_a[i], tensors_b[j]) for i, j in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,10 @@ class Alignment:
         graph_in_a: for each graph of B the graph of A that it was aligned with.
     """
 
-    def __init__(self, a: Side, b: Side, preference: Preference) -> None:
+    def __init__(self, a: Side, b: Side, preference: Preference, places: Places | None = None) -> None:
         self.a, self.b, self.preference = a, b, preference
+        everywhere = Round([None] * len(a.view.nodes), [None] * len(b.view.nodes))
+        self.rounds = [everywhere] if places is None else list(places.list_rounds())
         self.match_in_b = [NO_MATCH] * len(a.view.nodes)
         self.match_in_a = [NO_MATCH] * len(b.view.nodes)
         self.graph_in_a: dict[int, int] = {}
@@ -86,25 +92,6 @@ class Alignment:
         return self
 
 
-def _signature(graph: NumberedGraph, node: int) -> Hashable:
-    return graph.side.signatures[node]
-
-
-def _operator(graph: NumberedGraph, node: int) -> Hashable:
-    return graph.side.operators[node]
-
-
-def _initializer_names(graph: NumberedGraph, node: int) -> Hashable:
-    side = graph.side
-    names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.initializers)
-    return (side.signatures[node], names) if names else None
-
-
-def _output_name(graph: NumberedGraph, node: int) -> Hashable:
-    _, name = graph.side.view.node_key(node)
-    return (graph.side.signatures[node], name) if name else None
-
-
 class _GraphAlignment:
     """Aligns one graph of A with one of B."""
 
@@ -126,8 +113,10 @@ class _GraphAlignment:
             for which, graph in enumerate((self.a, self.b))
         )
         self.boundary += [(tensor, captured_b[key]) for key, tensor in captured_a.items() if key in captured_b]
-        self.unmatched = [len(self.a.order), len(self.b.order)]
-        """How many nodes of each side have no match yet."""
+        self.round = alignment.rounds[0]
+        self.open_a: set[int] = set()
+        """The nodes of A that have no match yet and may get one in this round."""
+        self.open_b: set[int] = set()
         self.new: deque[tuple[int, int]] = deque()
         """Matches that have not spread yet."""
 
@@ -164,50 +153,86 @@ class _GraphAlignment:
         return "node", match, position
 
     def run(self) -> None:
-        """Match what can be matched: first what is alike in every respect, last what has changed in some."""
+        """Match what can be matched, round after round: first inside calls, last what may be anywhere."""
+        for number, turn in enumerate(self.alignment.rounds):
+            self.round = turn
+            self._open()
+            if self.round.anywhere:
+                self._match_alike(lambda g, n: (g.around[n], g.inside.get(n)), copies=True)
+            elif self.open_a and self.open_b:
+                self._run_round()
+                self._tidy(first=not number)
+
+    def _open(self) -> None:
+        """Open to matching what takes part in the round and has no match."""
+        of_a, of_b = self.round.open_a, self.round.open_b
+        here_a, here_b = (
+            order if allowed is None else filter(set(allowed).__contains__, order)
+            for order, allowed in ((self.a.order, of_a), (self.b.order, of_b))
+        )
+        self.open_a = {n for n in here_a if self.match_in_b[n] == NO_MATCH}
+        self.open_b = {n for n in here_b if self.match_in_a[n] == NO_MATCH}
+
+    def _run_round(self) -> None:
+        """Match first what is alike in every respect, last what has changed in some."""
         preference = self.alignment.preference
+        self.new = self._list_matches()
         if preference.initializer_names:
-            self._match_alike(_initializer_names)
+            self._match_alike(by_initializer_names)
         if preference.output_names:
-            self._match_alike(_output_name)
+            self._match_alike(by_output_name)
         for _ in range(2):  # the second time for those that the first made the only ones
             self._match_alike(lambda g, n: (g.around[n], g.inside.get(n)))
             if preference.from_below:
                 self._match_alike(lambda g, n: g.down[n])
             self._match_alike(lambda g, n: g.up[n])
-            self._spread_to_producers(_signature)
+            self._spread_to_producers(by_signature)
             self._match_alike(lambda g, n: g.down[n])
-            self._spread(_signature)
+            self._spread(by_signature)
         self._match_in_order(lambda g, n: g.near[n])
-        self._spread(_signature)
-        self._match_in_order(_signature)
-        self._spread(_signature)
-        self._spread_all(_operator)
-        self._match_in_order(_operator)
-        self._spread(_operator)
+        self._spread(by_signature)
+        self._match_in_order(by_signature)
+        self._spread(by_signature)
+        self._spread_all(by_operator)
+        self._match_in_order(by_operator)
+        self._spread(by_operator)
         self._match_alike(lambda g, n: g.around[n], copies=True)
         self._match_alike(lambda g, n: g.up[n], copies=True)
-        self._swap_equal_nodes()
-        if not preference.output_names:
-            _move_upstream(self.a, self.match_in_b, self.b.side, self.match_in_a)
-            _move_upstream(self.b, self.match_in_a, self.a.side, self.match_in_b)
-        self._spread_all(_signature)
+
+    def _tidy(self, *, first: bool) -> None:
+        """Settle which of several that are alike is matched, and let that spread."""
+        if first:
+            self._swap_equal_nodes()
+            if not self.alignment.preference.output_names:
+                a, b = self.round.a, self.round.b
+                _move_upstream(self.a, self.match_in_b, a, self.b.side, self.match_in_a, b)
+                _move_upstream(self.b, self.match_in_a, b, self.a.side, self.match_in_b, a)
+            self._open()
+        self._spread_all(by_signature)
 
     def _match(self, a: int, b: int) -> None:
         self.match_in_b[a], self.match_in_a[b] = b, a
-        self.unmatched[0] -= 1
-        self.unmatched[1] -= 1
+        self.open_a.remove(a)
+        self.open_b.remove(b)
         self.new.append((a, b))
 
+    def _key_a(self, key: _Key, node: int) -> Hashable:
+        value = key(self.a, node)
+        return None if value is None else (self.round.a[node], value)
+
+    def _key_b(self, key: _Key, node: int) -> Hashable:
+        value = key(self.b, node)
+        return None if value is None else (self.round.b[node], value)
+
     def _match_alike(self, key: _Key, *, copies: bool = False) -> None:
-        """Match nodes that are on each side the only unmatched one with their key; None is no key.
+        """Match nodes that are on each side the only open one of their place with their key; None is no key.
 
         With `copies` also where there are several: copies of a computation, of which any may be any.
         """
-        if not all(self.unmatched):
+        if not (self.open_a and self.open_b):
             return
-        nodes = group((n for n in self.a.order if self.match_in_b[n] == NO_MATCH), partial(key, self.a))
-        others = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), partial(key, self.b))
+        nodes = group((n for n in self.a.order if n in self.open_a), partial(self._key_a, key))
+        others = group((n for n in self.b.order if n in self.open_b), partial(self._key_b, key))
         for value, of_a in nodes.items():
             of_b = others.get(value, ())
             if value is not None and (copies or len(of_a) == len(of_b) == 1):
@@ -219,7 +244,7 @@ class _GraphAlignment:
     def _spread_to_producers(self, key: _Key) -> None:
         """Match what feeds new matches at the same position: what equal results are computed from is equal."""
         waiting = deque(self.new)
-        while waiting and all(self.unmatched):
+        while waiting and self.open_a and self.open_b:
             index_a, index_b = waiting.popleft()
             before = len(self.new)
             self._match_producers(index_a, index_b, key)
@@ -229,7 +254,7 @@ class _GraphAlignment:
         """Let matches find their neighbours: what feeds them at the same position, and what alone reads the same."""
         for of_a, of_b in self.boundary:
             self._match_readers(of_a, of_b, key)
-        while self.new and all(self.unmatched):
+        while self.new and self.open_a and self.open_b:
             index_a, index_b = self.new.popleft()
             node_a, node_b = self.a.side.view.nodes[index_a], self.b.side.view.nodes[index_b]
             self._match_producers(index_a, index_b, key)
@@ -237,49 +262,57 @@ class _GraphAlignment:
                 self._match_readers(of_a, of_b, key)
 
     def _spread_all(self, key: _Key) -> None:
-        self.new = deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
+        self.new = self._list_matches()
         self._spread(key)
+
+    def _list_matches(self) -> deque[tuple[int, int]]:
+        return deque((n, m) for n in self.a.order if (m := self.match_in_b[n]) != NO_MATCH)
 
     def _match_producers(self, a: int, b: int, key: _Key) -> None:
         feeds = dict(self.b.feeds(b))
         for position, of_a in self.a.feeds(a):
             of_b = feeds.get(position, NO_TENSOR)
             producer_a, producer_b = self.a.producer(of_a), self.b.producer(of_b)
-            if producer_a is None or producer_b is None:
-                continue
-            if self.match_in_b[producer_a] != NO_MATCH or self.match_in_a[producer_b] != NO_MATCH:
+            if producer_a not in self.open_a or producer_b not in self.open_b:
                 continue
             same_output = self.a.side.output_positions[of_a] == self.b.side.output_positions[of_b]
-            if same_output and key(self.a, producer_a) == key(self.b, producer_b):
+            if same_output and self._key_a(key, producer_a) == self._key_b(key, producer_b):
                 self._match(producer_a, producer_b)
 
     def _match_readers(self, of_a: int, of_b: int, key: _Key) -> None:
-        uses_a = [use for use in self.a.uses.get(of_a, ()) if self.match_in_b[use[0]] == NO_MATCH]
-        uses_b = [use for use in self.b.uses.get(of_b, ()) if self.match_in_a[use[0]] == NO_MATCH]
+        uses_a = [use for use in self.a.uses.get(of_a, ()) if use[0] in self.open_a]
+        uses_b = [use for use in self.b.uses.get(of_b, ()) if use[0] in self.open_b]
         if not uses_a or not uses_b:
             return
-        readers_a = group(uses_a, lambda use: (key(self.a, use[0]), use[1]))
-        readers_b = group(uses_b, lambda use: (key(self.b, use[0]), use[1]))
+        readers_a = group(uses_a, lambda use: (self._key_a(key, use[0]), use[1]))
+        readers_b = group(uses_b, lambda use: (self._key_b(key, use[0]), use[1]))
         for value, readers in readers_a.items():
             others = readers_b.get(value, ())
             if len(readers) == len(others) == 1:
                 (a, _), (b, _) = readers[0], others[0]
-                if self.match_in_b[a] == self.match_in_a[b] == NO_MATCH:  # it may read the tensor at two positions
+                if a in self.open_a and b in self.open_b:  # it may read the tensor at two positions
                     self._match(a, b)
 
     # In order --------------------------------------------------------------------------------------------
 
     def _match_in_order(self, key: _Key) -> None:
-        """Align what is left between the matches that come in the same order on both sides."""
-        if not all(self.unmatched):
+        """Align what is left in each place between the matches that come in the same order on both sides."""
+        if not (self.open_a and self.open_b):
             return
-        positions = {n: position for position, n in enumerate(self.b.order)}
-        matched = [(i, positions[m]) for i, n in enumerate(self.a.order) if (m := self.match_in_b[n]) != NO_MATCH]
+        orders_b = group(self.b.order, self.round.b.__getitem__)
+        for place, order_a in group(self.a.order, self.round.a.__getitem__).items():
+            order_b = orders_b.get(place, ())
+            if not (self.open_a.isdisjoint(order_a) or self.open_b.isdisjoint(order_b)):
+                self._align_orders(order_a, order_b, key)
+
+    def _align_orders(self, order_a: Sequence[int], order_b: Sequence[int], key: _Key) -> None:
+        positions = {n: position for position, n in enumerate(order_b)}
+        matched = [(i, positions[m]) for i, n in enumerate(order_a) if (m := self.match_in_b[n]) in positions]
         fixed = [matched[at] for at in longest_rising([j for _, j in matched])]
         start_a = start_b = 0
-        for end_a, end_b in [*fixed, (len(self.a.order), len(self.b.order))]:
-            left_a = [n for n in self.a.order[start_a:end_a] if self.match_in_b[n] == NO_MATCH]
-            left_b = [n for n in self.b.order[start_b:end_b] if self.match_in_a[n] == NO_MATCH]
+        for end_a, end_b in [*fixed, (len(order_a), len(order_b))]:
+            left_a = [n for n in order_a[start_a:end_a] if n in self.open_a]
+            left_b = [n for n in order_b[start_b:end_b] if n in self.open_b]
             for i, j in align_sequences([key(self.a, n) for n in left_a], [key(self.b, n) for n in left_b]):
                 self._match(left_a[i], left_b[j])
             start_a, start_b = end_a + 1, end_b + 1
@@ -288,8 +321,11 @@ class _GraphAlignment:
 
     def _swap_equal_nodes(self) -> None:
         """Let nodes that compute the same swap matches, so that most of their readers' matches read their match."""
-        unmatched = group((n for n in self.b.order if self.match_in_a[n] == NO_MATCH), self.b.up.__getitem__)
-        for number, equals in group(self.a.order, self.a.up.__getitem__).items():
+        place_a, place_b = self.round.a, self.round.b
+        unmatched = group(
+            (n for n in self.b.order if self.match_in_a[n] == NO_MATCH), lambda n: (place_b[n], self.b.up[n])
+        )
+        for number, equals in group(self.a.order, lambda n: (place_a[n], self.a.up[n])).items():
             free = unmatched.get(number, ())
             if len(equals) + len(free) > 1:
                 self._swap(equals, free)
@@ -331,7 +367,14 @@ class _GraphAlignment:
         return self.b.side.view.producers[tensor] if is_made else None
 
 
-def _move_upstream(graph: NumberedGraph, matches: list[int], other: Side, matches_back: list[int]) -> None:
+def _move_upstream(
+    graph: NumberedGraph,
+    matches: list[int],
+    places: Sequence[Hashable],
+    other: Side,
+    matches_back: list[int],
+    other_places: Sequence[Hashable],
+) -> None:
     """Of two alike in a row, one of them matched, match the first, if others read it as they read the match.
 
     The readers of the second then read something that was put in between; those of the first could not.
@@ -342,7 +385,8 @@ def _move_upstream(graph: NumberedGraph, matches: list[int], other: Side, matche
         feeders = {_find_feeder(other, matches[reader], position) for reader, position in readers}
         for follower, _ in readers:
             match = matches[follower]
-            if match != NO_MATCH and match in feeders and side.signatures[follower] == side.signatures[node]:
+            fits = match != NO_MATCH and match in feeders and places[node] == other_places[match]
+            if fits and side.signatures[follower] == side.signatures[node]:
                 matches[node], matches[follower], matches_back[match] = match, NO_MATCH, node
                 break
 

@@ -12,8 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import onnx_ir as ir
+
 from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
+from hieronnx.match.align.sequences import align_sequences
 
 NO_MATCH = -1
 # Where others have the position of an input; of what is captured, the number of how it is used is taken off.
@@ -44,6 +47,8 @@ class Side:
     """For each initializer its type, and its contents where they count."""
     contents: Mapping[int, Hashable]
     """For each initializer its contents if they are few, whether they count or not."""
+    tensors: Mapping[int, ir.TensorProtocol | None]
+    """For each initializer what the file holds of it."""
     opsets: list[Mapping[str, int]]
     """For each graph the opset imports that hold in it."""
     numbered: dict[int, NumberedGraph] = field(default_factory=dict)
@@ -106,6 +111,45 @@ class NumberedGraph:
         """Yield what a node reads and at which position; what its bodies capture, by how they use it."""
         yield from enumerate(self.side.view.nodes[node].inputs)
         yield from self.captured.get(node, ())
+
+
+def pair_ends(a: Side, tensors_a: Sequence[int], b: Side, tensors_b: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair the inputs or the outputs of two graphs: by position, or where their number differs by name or type."""
+    if len(tensors_a) == len(tensors_b):
+        return list(zip(tensors_a, tensors_b, strict=True))
+    pairs = align_sequences([a.view.names[t] for t in tensors_a], [b.view.names[t] for t in tensors_b])
+    if not pairs:
+        pairs = align_sequences([a.view.types[t] for t in tensors_a], [b.view.types[t] for t in tensors_b])
+    return [(tensors_a[i], tensors_b[j]) for i, j in pairs]
+
+
+# -- keys, by which nodes are alike -----------------------------------------------------------------------
+
+
+def by_signature(graph: NumberedGraph, node: int) -> Hashable:
+    """Key a node by its signature."""
+    return graph.side.signatures[node]
+
+
+def by_operator(graph: NumberedGraph, node: int) -> Hashable:
+    """Key a node by its operator alone."""
+    return graph.side.operators[node]
+
+
+def by_initializer_names(graph: NumberedGraph, node: int) -> Hashable:
+    """Key a node by the names of its initializers; None where it has none."""
+    side = graph.side
+    names = tuple(side.view.names[t] for t in side.view.nodes[node].inputs if t in side.initializers)
+    return (side.signatures[node], names) if names else None
+
+
+def by_output_name(graph: NumberedGraph, node: int) -> Hashable:
+    """Key a node by the name of its output; None where that has none."""
+    _, name = graph.side.view.node_key(node)
+    return (graph.side.signatures[node], name) if name else None
+
+
+# -- numbers -----------------------------------------------------------------------------------------------
 
 
 def number_graph(

@@ -33,12 +33,19 @@ def make_side(model: ir.Model, interner: Interner, *, values: bool) -> Side:
     Raises:
         HieronnxError: If they count and cannot be read.
     """
-    view = view_model(model, content=_digest if values else _digest_small)
+    tensors: list[ir.TensorProtocol | None] = []
+
+    def key(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:
+        tensors.append(tensor)
+        return _digest(tensor, name) if values else _digest_small(tensor, name)
+
+    view = view_model(model, content=key)
     opsets = _find_opsets(model, view)
     signatures = [interner[_sign(node, view, opsets[node.graph])] for node in view.nodes]
     operators = [interner[("operator", *_operator(node))] for node in view.nodes]
     held = {tensor: (view.types[tensor], content if values else None) for tensor, content in view.constants.items()}
-    return Side(view, interner, signatures, operators, held, view.constants, opsets)
+    by_number = dict(zip(view.constants, tensors, strict=True))
+    return Side(view, interner, signatures, operators, held, view.constants, by_number, opsets)
 
 
 def _digest_small(tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:

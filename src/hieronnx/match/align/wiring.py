@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from hieronnx.graph.view import NO_TENSOR
-from hieronnx.match.align.alignment import Alignment, pair_ends
-from hieronnx.match.align.numbering import NO_MATCH, Side
+from hieronnx.match.align.alignment import Alignment
+from hieronnx.match.align.numbering import NO_MATCH, Side, pair_ends
 from hieronnx.match.align.sequences import group
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -13,12 +12,13 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, check_known, list_some
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
-from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
-from hieronnx.hierarchy.records import CONFIDENCE, CallId
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, find_common_path, find_owner, select_rows, walk_up
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, CallId
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
@@ -36,6 +36,7 @@ def analyze(
     dims: Mapping[str, int] | None = None,
     all_calls: bool = False,
     tensors: bool = False,
+    min_confidence: str = "low",
 ) -> AnalysisResult:
     """Count what a model is made of; any ONNX model will do, and no weights are read.
 
@@ -49,6 +50,7 @@ def analyze(
         dims: Sizes of dynamic axes, by the axes' names.
         all_calls: Whether calls without a tag of their own have a line too.
         tensors: Whether to list the tensors.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed.
 
     Raises:
         HieronnxError: If the model cannot be read, or a filter names what is not there.
@@ -68,6 +70,8 @@ def analyze(
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
+    check_known("level of confidence", min_confidence, LEVELS)
+    hierarchy = None if hierarchy is None else hierarchy.require_confidence(min_confidence)
     rows = None if hierarchy is None else select_rows(hierarchy, pattern=module, all_calls=all_calls)
     described = list(_describe(graph, hierarchy))
     chosen = list(_choose(described, rows, filters))
@@ -75,7 +79,7 @@ def analyze(
     nodes = tuple(replace(item, multiply_adds=count) for (_, item), count in zip(chosen, counts, strict=True))
     scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
     initializers = _measure_initializers(graph, hierarchy, scopes)
-    levels = ("high", "medium", "low") if hierarchy else ()
+    levels = LEVELS if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
     return AnalysisResult(
@@ -96,6 +100,7 @@ def analyze(
         tensors=tuple(_list_tensors(graph, hierarchy, nodes)) if tensors and hierarchy else (),
         notes=(
             *_note_absence(opened),
+            *note_torch_scopes(opened.name, None if hierarchy is None else hierarchy.strategy),
             *problems,
             *_note_functions(graph, chosen),
             *_note_fused(nodes),
@@ -115,7 +120,7 @@ _Described: TypeAlias = tuple[ir.Node, AnalyzedNode]
 
 def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Described]:
     """Yield each node with what is known of it, its multiply-adds aside."""
-    attributions = {} if hierarchy is None else hierarchy.node_by_key
+    attributions, least = ({}, "low") if hierarchy is None else (hierarchy.node_by_key, hierarchy.min_confidence)
     for key, node in walk_nodes(model):
         output = first_output(node)
         attribution = attributions.get((key, output))
@@ -129,6 +134,7 @@ def _describe(model: ir.Model, hierarchy: Hierarchy | None) -> Iterator[_Describ
             multiply_adds=None,
             attribution=attribution,
             tag=hierarchy.tag_of(attribution.scope) if hierarchy is not None and attribution is not None else None,
+            attributed=attribution is not None and attribution.is_attributed(least),
         )
         yield node, described
 
@@ -243,11 +249,7 @@ def _measure_initializers(
     for value in (value for graph in graphs for value in graph.initializers.values()):
         parameter, owner = parameters.get(value.name or ""), None
         if with_sidecar is not None:
-            if not parameter:
-                owner = _find_reader(value, scopes)
-            else:  # the module that its path leads into; keys of lists of parameters are no modules
-                above = _paths_up(parameter.rpartition(".")[0])
-                owner = next(path for path in above if path in with_sidecar.modules or not path)
+            owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, scopes)
         sizes.append(_InitializerSize(*_measure(value), parameter, owner))
     return sizes
 
@@ -265,17 +267,14 @@ def _measure(value: ir.Value) -> tuple[int, int]:
 def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
     """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
     paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
-    if not paths:
-        return None
-    segments = zip(*(path.split(".") for path in paths), strict=False)
-    return ".".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, segments))
+    return find_common_path(paths) if paths else None
 
 
 def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
     """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
     by_module: dict[str, list[int]] = defaultdict(list)
     for position, size in enumerate(sizes):
-        for path in () if size.owner is None else _paths_up(size.owner):
+        for path in () if size.owner is None else walk_up(size.owner):
             by_module[path].append(position)
     by_call: dict[CallId, set[int]] = defaultdict(set)
     for call in reversed(hierarchy.calls):  # every call comes after the one above it
@@ -283,14 +282,6 @@ def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> d
         if call.parent is not None:
             by_call[call.parent] |= by_call[call.id]
     return by_call
-
-
-def _paths_up(path: str) -> Iterator[str]:
-    """Yield a module's path and those above it, up to the root's, which is empty."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield path
 
 
 # -- modules ----------------------------------------------------------------------------------------------

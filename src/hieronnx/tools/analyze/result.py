@@ -16,8 +16,6 @@ from hieronnx.tools.results import Result, dump_record
 class AnalyzedNode(Result):
     """One node of the file."""
 
-    _derived: ClassVar[tuple[str, ...]] = ("attributed",)
-
     graph: str
     name: str
     op_type: str
@@ -29,16 +27,13 @@ class AnalyzedNode(Result):
     attribution: Node | None
     """What the hierarchy says of it; None without a hierarchy."""
     tag: str | None
+    attributed: bool
+    """Whether the node's call is known: one that ran in the root is, one that fell back to it is not."""
 
     @property
     def operator(self) -> str:
         """The operator, with its domain before `::` where that is not the standard one."""
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
-
-    @property
-    def attributed(self) -> bool:
-        """Whether the node's call is known: one that ran in the root is, one that fell back to it is not."""
-        return self.attribution is not None and self.attribution.evidence != "root"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +144,7 @@ class AnalysisResult(Result):
         notes: what could not be found out, and why.
     """
 
-    _derived: ClassVar[tuple[str, ...]] = ("calls", "attributed", "coverage")
+    _derived: ClassVar[tuple[str, ...]] = ("strategy", "min_confidence", "calls", "attributed", "coverage")
 
     model: str
     hierarchy: Hierarchy | None
@@ -167,6 +162,16 @@ class AnalysisResult(Result):
     parameters: int | None
     tensors: tuple[TensorUse, ...]
     notes: tuple[str, ...]
+
+    @property
+    def strategy(self) -> str | None:
+        """How the nodes were attributed, as `Hierarchy.strategy` says it; None without a hierarchy."""
+        return None if self.hierarchy is None else self.hierarchy.strategy
+
+    @property
+    def min_confidence(self) -> str | None:
+        """The least confidence with which a node counts as attributed; None without a hierarchy."""
+        return None if self.hierarchy is None else self.hierarchy.min_confidence
 
     @property
     def calls(self) -> int | None:

@@ -12,12 +12,13 @@ from typing import Any
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
-from hieronnx.errors import InputError
-from hieronnx.files.opening import load, sidecar_path
+from hieronnx.errors import InputError, check_known
+from hieronnx.files.opening import OpenedModel, load, sidecar_path
+from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Initializer, Node
+from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
+from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Node
 from hieronnx.match.align.sequences import group
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
@@ -36,6 +37,7 @@ def carry(
     inputs: Mapping[str, Any] | None = None,
     embed: bool = True,
     sidecar: bool = True,
+    min_confidence: str = "low",
 ) -> CarryResult:
     """Carry the hierarchy of a model onto what a tool made of it.
 
@@ -52,6 +54,7 @@ def carry(
         inputs: An array for each input of the original, to run both on; None: random ones.
         embed: Whether to write the hierarchy into the file.
         sidecar: Whether to write it beside the file as JSON.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
 
     Raises:
         HieronnxError: If the original has no hierarchy, or the two have nothing to do with each other.
@@ -62,6 +65,7 @@ def carry(
     """
     if inputs is not None and not by_value:
         raise InputError("inputs are for carrying by value; set by_value, too")
+    check_known("level of confidence", min_confidence, LEVELS)
     pair = open_pair(original, transformed)
     if by_value:
         pair = run_pair(pair, inputs)
@@ -70,10 +74,11 @@ def carry(
     moved = transfer(pair)
     before, after = ViewedFile(pair.before, pair.a), ViewedFile(pair.after, pair.b)
     check_related(before, after, moved.carried.tensors, pair.fixed)
-    result = replace(_account(pair, moved), notes=tuple(_note_names(pair, moved)))
-    if output is None:
-        return result
-    return _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar, temporary=False)
+    result = _account(pair, moved)
+    result = replace(result, notes=(*result.notes, *_note_names(pair, moved)))
+    if output is not None:
+        result = _write(result, transformed, Path(output), pair.b, embed=embed, sidecar=sidecar, temporary=False)
+    return replace(result, hierarchy=result.hierarchy.require_confidence(min_confidence))
 
 
 def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
@@ -87,7 +92,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
         )
 
 
-def carry_temporary(original: ModelLike, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
+def carry_temporary(original: OpenedModel, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
     """Carry a hierarchy onto a temporary file that a tool just made of the model, and write that to its place.
 
     Raises:
@@ -124,7 +129,8 @@ def transfer(pair: Pair) -> Transfer:
     carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.fixed)
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
-    return Transfer(carried, replace(before, calls=calls, nodes=nodes, initializers=initializers))
+    hierarchy = replace(before, calls=calls, nodes=nodes, initializers=initializers, strategy="carried")
+    return Transfer(carried, add_consumers(hierarchy, pair.b.find_readers()))
 
 
 def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
@@ -173,6 +179,7 @@ def _account(pair: Pair, moved: Transfer) -> CarryResult:
         rewritten_by_call=_group_rewritten(rewritten),
         lost=_find_lost(pair, moved),
         by_evidence={name: evidence[name] for name in CONFIDENCE},
+        notes=tuple(note_torch_scopes(pair.before.name, pair.hierarchy.strategy)),
     )
 
 

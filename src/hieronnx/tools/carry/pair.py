@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
-from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.opening import OpenedModel, open_model, open_structure, require_hierarchy
+from hieronnx.files.weights import read_external
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -36,13 +35,16 @@ class Pair:
     """Tensors of the graph after that hold the values of one before, where both were run to find out."""
 
 
-def open_pair(original: ModelLike, transformed: ModelLike) -> Pair:
+def open_pair(original: ModelLike | OpenedModel, transformed: ModelLike) -> Pair:
     """Open a model and what was made of it; of the weights only the smallest are read.
+
+    What is left of a hierarchy in the transformed one is not read: it is to be replaced.
 
     Raises:
         HieronnxError: If one cannot be read, or the original has no hierarchy.
     """
-    before, after = open_model(original), open_model(transformed)
+    before = original if isinstance(original, OpenedModel) else open_model(original)
+    after = open_structure(transformed)
     hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
     a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))
     return Pair(before, after, hierarchy, a, b)
@@ -54,15 +56,8 @@ def _content_key(opened: OpenedModel, tensor: ir.TensorProtocol | None, name: st
         return "named", name
     if not isinstance(tensor, ir.ExternalTensor):
         return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
-    path = Path(tensor.path) if opened.path is None else opened.path.parent / os.fspath(tensor.location)
-    try:
-        with path.open("rb") as file:
-            file.seek(tensor.offset or 0)
-            content = file.read(tensor.nbytes)
-    except (OSError, ValueError):
-        return "named", name
-    is_whole = len(content) == tensor.nbytes
-    return (tensor.dtype, tuple(tensor.shape.numpy()), content) if is_whole else ("named", name)
+    content = read_external(opened, tensor)
+    return ("named", name) if content is None else (tensor.dtype, tuple(tensor.shape.numpy()), content)
 
 
 # -- by value ---------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
@@ -54,6 +55,10 @@ class CarryResult(WritingResult):
         by_evidence: how many nodes there are of each evidence.
         notes: what the user should know, a line each.
     """
+
+    _derived: ClassVar[tuple[str, ...]] = ("strategy", "files")
+    strategy: ClassVar[str] = "carried"
+    """How the nodes were attributed."""
 
     hierarchy: Hierarchy
     path: Path | None

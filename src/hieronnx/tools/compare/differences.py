@@ -15,8 +15,7 @@ from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.building import attribute_value_key
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import function_key
-from hieronnx.match.align.alignment import pair_ends
-from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs
+from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs, pair_ends
 from hieronnx.match.align.signatures import OperatorForm, read_form
 from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.result import ComparedNode, CompareResult, Difference, Kind, NodeChange, ValueChange

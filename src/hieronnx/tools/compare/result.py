@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -56,8 +56,11 @@ class NodeChange:
     scope: CallId | None = None
     """The call that the node belongs to, or that its surroundings belong to; None where no file has a hierarchy."""
     tag: str | None = None
+    """Of the first of `calls`."""
     origins: tuple[CallId, ...] = ()
     """All the calls whose work the node does."""
+    calls: tuple[CallId, ...] = ()
+    """Where the change is told: at the scope; at several calls of a module, where the node works for each of them."""
     differences: tuple[Difference, ...] = ()
 
     @property
@@ -66,6 +69,43 @@ class NodeChange:
         node = self.after or self.before
         assert node is not None
         return node
+
+
+@dataclass(frozen=True, slots=True)
+class ValueAmount:
+    """By how much the contents of an initializer differ.
+
+    Attributes:
+        elements: how many elements it has.
+        different: how many of them are not the same.
+        max_absolute: the largest difference of an element; None where it is infinite, or one of the two is no number.
+        relative: that, divided by the largest absolute value before; None also where all was zero.
+    """
+
+    elements: int
+    different: int
+    max_absolute: float | None
+    relative: float | None
+
+    def __str__(self) -> str:
+        by = "without bound" if self.max_absolute is None else f"by at most {self.max_absolute:.3g}"
+        share = "" if self.relative is None else f" ({100 * self.relative:.3g} % of the largest)"
+        return f"{self.different:,} of {count(self.elements, 'element')} differ {by}{share}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleWeights:
+    """What differs in the weights of one module: how many there are, and the largest of their differences."""
+
+    module: str | None
+    """None where no file tells whose they are."""
+    initializers: int
+    elements: int
+    different: int
+    max_absolute: float | None
+    """None where a difference is infinite."""
+    relative: float | None
+    """The largest share of a weight's largest value; None where none has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +120,28 @@ class ValueChange:
     after: str | None
     """The name in B."""
     differences: tuple[Difference, ...] = ()
+    module: str | None = None
+    """Of an initializer: the module that has the parameter, or the lowest above all that read it; None if unknown."""
+    amount: ValueAmount | None = None
+    """Of an initializer whose contents differ: by how much, if contents count."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeGroup(Result):
-    """The changes within one call."""
+    """The changes within one call; of what all calls of a module share, within all of them.
+
+    Attributes:
+        scope: the call, the first of several; None where no file has a hierarchy.
+        tag: its tag.
+        calls: all of them.
+        changes: what was removed, changed and added there.
+    """
 
     _derived: ClassVar[tuple[str, ...]] = ("summary",)
 
     scope: CallId | None
     tag: str | None
+    calls: tuple[CallId, ...]
     changes: tuple[NodeChange, ...]
 
     @property
@@ -120,9 +172,10 @@ class CompareResult(Result):
         notes: what is different, and makes no difference to what is computed.
         compared_names: whether names count.
         compared_values: whether the contents of initializers count.
+        strategies: how the nodes of A and of B were attributed, as `Hierarchy.strategy` says it.
     """
 
-    _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups")
+    _derived: ClassVar[tuple[str, ...]] = ("same", "operators", "groups", "weights")
 
     a: str
     b: str
@@ -133,6 +186,7 @@ class CompareResult(Result):
     notes: tuple[str, ...]
     compared_names: bool
     compared_values: bool
+    strategies: tuple[str | None, str | None] = (None, None)
 
     @property
     def same(self) -> bool:
@@ -162,21 +216,37 @@ class CompareResult(Result):
     def groups(self) -> tuple[ChangeGroup, ...]:
         """The changed nodes by the call that they belong to, in the order of the file.
 
-        What an added node was fused of is told with it, at the lowest call above all of that.
+        What was removed from a call into which nothing was put is told with the added node that does its work: at the
+        lowest call above all that this node was fused of.
         """
-        leaders: dict[CallId | None, CallId | None] = {}
+        kept = {call for change in self.nodes if change.kind != "removed" for call in change.calls}
+        fused: dict[CallId, tuple[CallId, ...]] = {}
         for change in self.nodes:
             for origin in change.origins if change.kind == "added" else ():
-                leader, own = _follow(leaders, change.scope), _follow(leaders, origin)
-                if leader != own:
-                    leaders[own] = leader
-        tags = {change.scope: change.tag for change in self.nodes}
-        groups: dict[CallId | None, list[NodeChange]] = {}
+                if origin not in kept:
+                    fused.setdefault(origin, change.calls)
+        groups: dict[tuple[CallId, ...], list[NodeChange]] = {}
         for change in self.nodes:
-            groups.setdefault(_follow(leaders, change.scope), []).append(change)
+            own = change.calls
+            groups.setdefault(fused.get(own[0], own) if len(own) == 1 else own, []).append(change)
         for changes in groups.values():
             changes.sort(key=lambda change: _ORDER.index(change.kind))
-        return tuple(ChangeGroup(scope, tags.get(scope), tuple(changes)) for scope, changes in groups.items())
+        tags = {change.calls: change.tag for change in self.nodes}
+        return tuple(
+            ChangeGroup(next(iter(calls), None), tags.get(calls), calls, tuple(changes))
+            for calls, changes in groups.items()
+        )
+
+    @cached_property
+    def weights(self) -> tuple[ModuleWeights, ...]:
+        """By how much weights differ, by module, the most first; empty unless contents were compared."""
+        amounts: dict[str | None, list[ValueAmount]] = {}
+        for change in self.values:
+            if change.amount is not None:
+                amounts.setdefault(change.module, []).append(change.amount)
+        weights = [_join_amounts(module, items) for module, items in amounts.items()]
+        infinite = float("inf")
+        return tuple(sorted(weights, key=lambda w: -infinite if w.max_absolute is None else -(w.relative or infinite)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the nodes are in `groups`, and `counts` says how many there are."""
@@ -195,11 +265,20 @@ class CompareResult(Result):
         for role in ("input", "output", "initializer"):
             number = sum(change.role == role for change in self.values)
             parts += [f"{count(number, role)} not the same"] if number else []
+        if self.weights:
+            worst = _join_amounts(None, [change.amount for change in self.values if change.amount is not None])
+            parts[-1] += f" ({ValueAmount(worst.elements, worst.different, worst.max_absolute, worst.relative)})"
         parts += [f"{count(len(self.functions), 'function')} not the same"] if self.functions else []
         return f"different: {', '.join(parts)}; {count(self.pairs - self.count('changed'), 'node')} the same"
 
 
-def _follow(leaders: Mapping[CallId | None, CallId | None], scope: CallId | None) -> CallId | None:
-    while scope in leaders:
-        scope = leaders[scope]
-    return scope
+def _join_amounts(module: str | None, amounts: Sequence[ValueAmount]) -> ModuleWeights:
+    largest = [amount.max_absolute for amount in amounts]
+    return ModuleWeights(
+        module,
+        len(amounts),
+        sum(amount.elements for amount in amounts),
+        sum(amount.different for amount in amounts),
+        None if None in largest else max(filter(None, largest), default=0.0),
+        max((amount.relative for amount in amounts if amount.relative is not None), default=None),
+    )

@@ -26,12 +26,14 @@ class CallTensors:
         received: by the arguments that they were.
         returned: by their places in what was returned.
         lost: the arguments whose tensors the file does not have any more.
+        lost_returned: the places of what was returned whose tensors it does not have.
         recorded: whether all this is known.
     """
 
     received: Mapping[int, tuple[str, ...]]
     returned: Mapping[int, tuple[str, ...]]
     lost: tuple[str, ...]
+    lost_returned: tuple[str, ...]
     recorded: bool
 
 
@@ -51,6 +53,7 @@ def read_io(source: Source, call_id: CallId) -> CallTensors:
         received={tensor: names for tensor, names in received.items() if tensor is not None},
         returned={tensor: names for tensor, names in returned.items() if tensor is not None},
         lost=received.get(None, ()),
+        lost_returned=returned.get(None, ()),
         recorded=call.received is not None and call.returned is not None,
     )
 
@@ -92,11 +95,15 @@ class Inputs:
     retaken: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
-def find_inputs(source: Source, region: Sequence[int], received: Iterable[int]) -> Inputs:
-    """Find what a region reads from outside; what its call received is where it can begin, as far as it is known."""
+def find_inputs(source: Source, region: Sequence[int], received: Iterable[int], passed: Iterable[int]) -> Inputs:
+    """Find what a region reads from outside; what its call received is where it can begin, as far as it is known.
+
+    `passed` is what the call returned and its nodes do not make: that is read, too.
+    """
     view, flow = source.view, source.view.flow
     made = {tensor for index in region for tensor in view.nodes[index].outputs}
-    read = dict.fromkeys(t for index in region for t in view.nodes[index].reads if t not in made)
+    needed = (*(t for index in region for t in view.nodes[index].reads), *passed)
+    read = dict.fromkeys(t for t in needed if t not in made)
     given = {t for t in received if t not in made and not source.is_literal(t)}
     # What is made of sizes and literals alone comes along where it can: who calls the module may leave it out.
     cut = {t for t in given if flow.is_data(t) or t in source.weighted}

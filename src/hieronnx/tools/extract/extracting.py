@@ -188,6 +188,7 @@ def _make_result(
         undeclared_inputs=tuple(map(describe_input, part.undeclared_inputs)),
         constant_arguments=tuple(_constant_arguments(source, part)),
         lost_arguments=part.io.lost,
+        lost_outputs=part.io.lost_returned,
         internal_tensors=tuple(names[t] for i in part.nodes for t in nodes[i].makes if t not in leaving),
         boundary_nodes=pick(boundary),
         shared_nodes=pick(shared),

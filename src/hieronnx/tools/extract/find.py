@@ -76,9 +76,14 @@ def find_part(source: Source, call: CallId) -> Part | None:
         return None
     graphs = _find_graphs(view, region, call)
     is_whole = source.hierarchy.call_by_id[call].parent is None
-    outputs = view.graphs[0].outputs if is_whole else find_outputs(source, call, region, io.returned)
+    received, returned = (
+        [t for t in tensors if view.tensor_graphs[t] in graphs] for tensors in (io.received, io.returned)
+    )
+    made = {t for index in region for t in view.nodes[index].makes}
+    passed = [] if is_whole else [t for t in returned if t not in made]  # as it was received, or constants
+    outputs = view.graphs[0].outputs if is_whole else (*find_outputs(source, call, region, io.returned), *passed)
     places = name_equals(source, outputs, io.returned)
-    inputs = find_inputs(source, region, (t for t in io.received if view.tensor_graphs[t] in graphs))
+    inputs = find_inputs(source, region, received, passed)
     unmade = [t for t in dict.fromkeys(outputs) if view.producers[t] is None]  # the part returns them as they are
     entering = dict.fromkeys((*inputs.data, *(t for t in unmade if t not in view.constants), *inputs.sizes))
     arguments = name_equals(source, entering, io.received)

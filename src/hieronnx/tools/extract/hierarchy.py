@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hieronnx.graph.walks import body_key
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Initializer, Module, Node
-from hieronnx.hierarchy.tags import CallSite, build_calls
+from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls, expect_tags
 from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.source import Source
 
@@ -73,12 +73,26 @@ def _rebase_modules(hierarchy: Hierarchy, paths: Mapping[str, str], root: str) -
                 if not old or old not in hierarchy.modules:
                     break
                 # The part has only some of what lies in this module: all else of it is not known there.
-                bare = replace(hierarchy.modules[old], parameters=(), direct_parameters=(), children=())
-                modules[above] = _rebase_module(replace(bare, parameter_count=None), above)
+                bare = replace(hierarchy.modules[old], parameters=(), direct_parameters=(), parameter_count=None)
+                modules[above] = _rebase_module(replace(bare, children=(), child_classes={}), above)
             if step not in modules[above].children:
-                modules[above] = replace(modules[above], children=(*modules[above].children, step))
+                modules[above] = _add_child(modules[above], step, modules[new])
             new = above
-    return modules
+    return _expect_tags(modules, hierarchy.policy)
+
+
+def _add_child(module: Module, name: str, child: Module) -> Module:
+    classes = {**module.child_classes, name: child.qualified_class}
+    return replace(module, children=(*module.children, name), child_classes=classes)
+
+
+def _expect_tags(modules: dict[str, Module], policy: TagPolicy) -> dict[str, Module]:
+    """Set the tags that the structure of a part lets expect; none where that of the whole model is not known."""
+    containers = {path for path, module in modules.items() if path and module.expected_tag is None}
+    if modules[""].expected_tag is None:
+        return modules
+    tags = expect_tags({path: module.qualified_class for path, module in modules.items()}, containers, policy)
+    return {path: replace(module, expected_tag=tags.get(path)) for path, module in modules.items()}
 
 
 def _rebase_module(module: Module, path: str) -> Module:
@@ -110,6 +124,7 @@ def rebase_hierarchy(source: Source, part: Part, rebased: Rebased, renamed: Mapp
         nodes=tuple(replace(node, graph=key) for node, key in nodes),
         initializers=tuple(_rebase_initializers(source, part, rebased, renamed)),
         policy=source.hierarchy.policy,
+        strategy=source.hierarchy.strategy,
     )
 
 
@@ -149,10 +164,10 @@ def _rebase_node(source: Source, index: int, rebased: Rebased, served: CallId) -
     inside = [call for call in (old.scope, *old.origins) if call in rebased.new_ids]
     if not inside:
         scope = rebased.new_ids[served]
-        return replace(old, scope=scope, origins=(scope,), evidence="dataflow", rule="")
+        return replace(old, scope=scope, origins=(scope,), evidence="dataflow", rule="", consumers=None)
     scope = rebased.new_ids[old.scope if old.scope in rebased.new_ids else source.hierarchy.tree.lowest_above(inside)]
     origins = tuple(rebased.new_ids[origin] for origin in old.origins if origin in rebased.new_ids)
-    return replace(old, scope=scope, origins=origins or (scope,))
+    return replace(old, scope=scope, origins=origins or (scope,), consumers=None)  # those of the whole model
 
 
 def _walk(source: Source, part: Part) -> Iterator[tuple[int, str]]:

@@ -73,6 +73,8 @@ class ExtractResult(Result):
             nothing was recorded.
         constant_arguments: the arguments that the part has in itself.
         lost_arguments: those whose tensors the file does not have any more.
+        lost_outputs: the places in what `forward` returned whose tensors the file does not have any more: `1`,
+            `attentions.0`, and nothing (`""`) where one tensor was returned.
         internal_tensors: what its nodes make and nobody outside reads.
         boundary_nodes: the nodes that read an input or make an output.
         shared_nodes: the nodes that other calls share: one node is left of several equal ones, or several became
@@ -98,6 +100,7 @@ class ExtractResult(Result):
     undeclared_inputs: tuple[PartInput, ...]
     constant_arguments: tuple[ConstantArgument, ...]
     lost_arguments: tuple[str, ...]
+    lost_outputs: tuple[str, ...]
     internal_tensors: tuple[str, ...]
     boundary_nodes: tuple[Node, ...]
     shared_nodes: tuple[Node, ...]

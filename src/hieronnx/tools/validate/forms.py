@@ -209,9 +209,13 @@ def _explain_tag(
 def compare_claims(sidecar: Claim, embedded: Claim) -> list[Finding]:
     """Check that both forms say the same: the same call tree, and the same of every node that both have."""
     findings = _compare_calls(sidecar, embedded)
-    if None not in (sidecar.policy, embedded.policy) and sidecar.policy != embedded.policy:
-        message = "the tag policy is another in the sidecar than in the metadata"
-        findings.append(Finding("agreement", "error", "torch_nn", message, _CHOOSE))
+    for key, what, a, b in (
+        ("torch_nn", "tag policy", sidecar.policy, embedded.policy),
+        ("strategy", "strategy", sidecar.strategy, embedded.strategy),
+    ):
+        if None not in (a, b) and a != b:
+            message = f"the {what} is another in the sidecar than in the metadata"
+            findings.append(Finding("agreement", "error", key, message, _CHOOSE))
     by_key = {node.key: node for node in embedded.nodes}
     for node in sidecar.nodes:
         other = by_key.get(node.key, node)

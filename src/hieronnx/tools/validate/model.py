@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from hieronnx.files.claims import Finding
+from hieronnx.files.external import BRING_IN, DataFile, look_up
 from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
 _REPAIR = "fix the model with what made it: hieronnx never changes a graph"
@@ -146,28 +147,21 @@ def _walk_sparse(model: onnx.ModelProto) -> Iterator[onnx.SparseTensorProto]:
                 yield attribute.sparse_tensor
 
 
-def check_external_data(skeleton: onnx.ModelProto, folder: Path) -> Iterator[Finding]:
+def check_external_data(skeleton: onnx.ModelProto, path: Path) -> Iterator[Finding]:
     """Check that the files with the model's weights are there and large enough; they are not opened."""
-    sizes: dict[str, int | None] = {}
+    files: dict[str, DataFile] = {}
     for tensor in _walk_tensors(skeleton):
         location = _entries(tensor).get("location", "")
         if tensor.data_location != onnx.TensorProto.EXTERNAL or not location:
             continue
-        posix, windows = PurePosixPath(location), PureWindowsPath(location)
-        if posix.is_absolute() or windows.anchor or ".." in (*posix.parts, *windows.parts):
-            message = f"its data is in '{location}', which is not in the model's folder: no runtime will follow"
-            yield Finding("external-data", "error", f"initializer '{tensor.name}'", message, _REPAIR)
-            continue
-        if location not in sizes:
-            path = folder / location
-            try:
-                sizes[location] = path.stat().st_size if path.is_file() else None
-            except (OSError, ValueError):  # a name that no file system would take
-                sizes[location] = None
-        if (size := sizes[location]) is not None:
-            yield from _check_range(tensor, location, size)
+        file = files.setdefault(location, look_up(path.parent, location, path))
+        if file.problem:
+            message = f"its data is in '{location}', which {file.problem}"
+            yield Finding("external-data", "error", f"initializer '{tensor.name}'", message, BRING_IN)
+        elif not file.missing:
+            yield from _check_range(tensor, location, file.size)
     remedy = "put the file beside the model; the hierarchy can be used without it, the model cannot run"
-    for location in (location for location, size in sizes.items() if size is None):
+    for location in (location for location, file in files.items() if file.missing):
         yield Finding("external-data", "warning", f"file '{location}'", "there is no such file", remedy)
 
 

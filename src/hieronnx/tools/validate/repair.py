@@ -138,5 +138,6 @@ def _complete(target: Path, hierarchy: Hierarchy, claim: Claim) -> Hierarchy:
     for path, module in hierarchy.modules.items():  # the classes are those of the modules that are called
         if modules.setdefault(path, module).qualified_class != module.qualified_class:
             modules[path] = replace(modules[path], class_name=module.class_name, qualified_class=module.qualified_class)
-    # The policy goes with the tags, which are those of the form that is trusted.
-    return Hierarchy(modules, hierarchy.calls, tuple(nodes), claim.initializers, claim.model, hierarchy.policy)
+    # The policy goes with the tags, which are those of the form that is trusted, and so does what they are known by.
+    about = (claim.model, hierarchy.policy, hierarchy.strategy or claim.strategy)
+    return Hierarchy(modules, hierarchy.calls, tuple(nodes), claim.initializers, *about)

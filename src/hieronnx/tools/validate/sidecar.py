@@ -15,6 +15,7 @@ from hieronnx.files.document import Document, make_document
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Module, Node
+from hieronnx.hierarchy.tags import expect_tags
 
 _SHOWN = 3
 """So many nodes are named in a message."""
@@ -70,15 +71,27 @@ def check_derived(
         for source in (document, expected)
     )
     wrong += ["$.tensors"] * (tensors != derived)
-    for key in ("tags", "confidence"):
-        if [getattr(node, key) for node in document.nodes] != [getattr(node, key) for node in expected.nodes]:
+    for key in ("tags", "confidence", "consumers"):
+        pairs = ((getattr(a, key), getattr(b, key)) for a, b in zip(document.nodes, expected.nodes, strict=True))
+        if any(a != b for a, b in pairs if a is not None):  # files before version 1.3 have no consumers
             wrong.append(f"$.nodes[].{key}")
-    tagged = all(entry.tag == expected.modules[path].tag for path, entry in document.modules.items())
-    wrong += [] if tagged else ["$.modules[].tag"]
+    tags = _expect_tags(hierarchy)
+    for key, derived_tags in (("tag", {p: m.tag for p, m in expected.modules.items()}), ("expected_tag", tags)):
+        if any(getattr(entry, key) != derived_tags[path] for path, entry in document.modules.items()):
+            wrong.append(f"$.modules[].{key}")
     yield from _check_names(hierarchy.nodes, view)
     for place in wrong:
         message = "it is not what follows from the nodes and the model"
         yield Finding("sidecar-derived", "warning", f"sidecar: {place}", message, _REWRITE)
+
+
+def _expect_tags(hierarchy: Hierarchy) -> dict[str, str | None]:
+    """Return the tags that the module table lets expect; none where it does not have them."""
+    containers = {path for path, module in hierarchy.modules.items() if module.expected_tag is None}
+    if "" in containers:
+        return dict.fromkeys(hierarchy.modules)
+    classes = {path: module.qualified_class for path, module in hierarchy.modules.items()}
+    return dict.fromkeys(containers) | expect_tags(classes, containers, hierarchy.policy)
 
 
 def _check_names(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
@@ -106,6 +119,7 @@ def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
                 yield Finding("sidecar-modules", "note", f"sidecar: {place}", message, _SHARED)
         missing = (name for name in module.parameters if not _has_owner(claim.modules, path, name))
         reasons = [f"it has a parameter '{name}', but no module does" for name in missing]
+        reasons += _explain_children(claim.modules, module)
         above, _, name = path.rpartition(".")
         parent = claim.modules.get(above) if path else None
         if parent is not None and parent.parameter_count is not None and name not in parent.children:
@@ -113,6 +127,14 @@ def check_module_table(claim: Claim, view: View) -> Iterator[Finding]:
         yield from (claim.error("sidecar-modules", place, reason) for reason in reasons)
     yield from _check_initializers(claim, view)
     yield from _check_sizes(claim, view)
+
+
+def _explain_children(modules: Mapping[str, Module], module: Module) -> Iterator[str]:
+    """Say where the class of a child is not that of the module of this name."""
+    for name, qualified in module.child_classes.items():
+        child = modules.get(_join(module.path, name))
+        if child is not None and child.qualified_class != qualified:
+            yield f"its child '{name}' is a '{qualified}' there, and '{child.qualified_class}' in the module table"
 
 
 def _check_sizes(claim: Claim, view: View) -> Iterator[Finding]:

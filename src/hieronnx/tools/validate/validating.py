@@ -6,24 +6,34 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import onnx
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError, InputError
+from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.claims import Finding
+from hieronnx.files.document import summarize
 from hieronnx.files.metadata import PREFIX
 from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
+from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
-from hieronnx.hierarchy.categories import read_thresholds
+from hieronnx.hierarchy.categories import CATEGORIES, read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import LEVELS
+from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.results import Result
 from hieronnx.tools.validate import attribution
+from hieronnx.tools.validate.boundaries import check_boundaries
 from hieronnx.tools.validate.forms import Form, compare_claims, read_embedded_form, read_graph, read_sidecar_form
+from hieronnx.tools.validate.layers import check_layers
 from hieronnx.tools.validate.model import check_external_data, check_onnx
+from hieronnx.tools.validate.reference import check_reference
 from hieronnx.tools.validate.repair import repair
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _SEVERITIES = ("error", "warning", "note")
 """From what makes a check fail to what is only worth knowing."""
@@ -41,6 +51,8 @@ class ValidateResult(Result):
         findings: all of them.
         strict: whether warnings count as failures.
         fixed: what was written to fix the file before it was checked.
+        categories: how much of each category of operators is attributed, and whether that is enough.
+        min_confidence: the least confidence with which a node counts as attributed.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("passed", "counts")
@@ -49,6 +61,8 @@ class ValidateResult(Result):
     findings: tuple[Finding, ...]
     strict: bool = False
     fixed: tuple[str, ...] = ()
+    categories: tuple[CategoryShare, ...] = ()
+    min_confidence: str = "low"
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -83,6 +97,10 @@ def validate(
     thresholds: Mapping[str, float] | None = None,
     fix: bool = False,
     fix_from: Literal["sidecar", "embedded"] | None = None,
+    min_confidence: str = "low",
+    reference: nn.Module | None = None,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
 ) -> ValidateResult:
     """Check an ONNX file, its hierarchy, and whether the two belong together; no weights of a file are read.
 
@@ -94,15 +112,22 @@ def validate(
         fix: Whether to write what is missing or stale of a file's hierarchy first: the sidecar from the metadata
             inside, or the reverse; never the graph. `ValidateResult.fixed` says what was written.
         fix_from: The same, and the one to trust where both are there and disagree: `sidecar` or `embedded`.
+        min_confidence: The least confidence, high, medium or low, with which a node counts as attributed.
+        reference: The model in PyTorch that the file should be of: modules that one of the two does not have, classes
+            that differ, modules that never ran, calls that have no node. Nothing is run unless inputs are given.
+        args: Inputs of the reference by position, to run it and compare how often it calls each module.
+        kwargs: Inputs by keyword.
 
     Raises:
-        HieronnxError: If the file cannot be read at all, or cannot be fixed without losing something.
+        HieronnxError: If the file cannot be read at all, or cannot be fixed without losing something; or the reference
+            cannot be run.
 
     Example:
         >>> hieronnx.validate("model.onnx").passed
         True
     """
     limits = read_thresholds(thresholds or {})
+    check_known("level of confidence", min_confidence, LEVELS)
     fixed: tuple[str, ...] = ()
     if fix or fix_from is not None:
         if not isinstance(model, str | os.PathLike):
@@ -111,11 +136,17 @@ def validate(
     subject = _open(model)
     findings = check_onnx(subject.skeleton, subject.left_out)
     if subject.path is not None:
-        findings += check_external_data(subject.skeleton, subject.path.parent)
+        findings += check_external_data(subject.skeleton, subject.path)
     accepted = not any(item.severity == "error" for item in findings)
-    findings += _check_structure(subject, baseline, limits, accepted)
+    hierarchy, found = _check_structure(subject, limits, min_confidence, accepted=accepted)
+    findings += found
+    if baseline is not None:
+        findings += _check_baseline(subject, baseline)
+    if reference is not None and hierarchy is not None:
+        findings += check_reference(hierarchy, reference, args if isinstance(args, tuple) else (args,), kwargs)
     order = sorted(set(findings), key=lambda f: (_SEVERITIES.index(f.severity), f.check, f.place, f.message))
-    return ValidateResult(subject.name, tuple(order), strict, fixed)
+    shares = () if hierarchy is None else tuple(_share_categories(hierarchy, limits))
+    return ValidateResult(subject.name, tuple(order), strict, fixed, shares, min_confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +168,58 @@ def _open(model: ModelLike) -> _Subject:
 
 
 def _check_structure(
-    subject: _Subject, baseline: ModelLike | None, limits: Mapping[str, float], accepted: bool
-) -> list[Finding]:
-    """Check what needs the graph as onnx-ir reads it; a graph that cannot be read so is a finding by itself."""
+    subject: _Subject, limits: Mapping[str, float], min_confidence: str, *, accepted: bool
+) -> tuple[Hierarchy | None, list[Finding]]:
+    """Check what needs the graph as onnx-ir reads it; a graph that cannot be read so is a finding by itself.
+
+    Also return the hierarchy that the tools use, as far as it holds together.
+    """
     try:
         model, view = read_graph(subject.skeleton, subject.name)
     except HieronnxError as error:
         check, remedy = _ACCEPTED if accepted else _REJECTED
-        return [Finding(check, "error", "graph", str(error), remedy)]
+        return None, [Finding(check, "error", "graph", str(error), remedy)]
     embedded = read_embedded_form(model)
     sidecar = None if subject.path is None else read_sidecar_form(subject.path, view, subject.skeleton)
+    if sidecar is None and embedded is None:
+        of_torch = read_torch_scopes(model)
+        return of_torch and of_torch.require_confidence(min_confidence), [_report_absence(subject, of_torch)]
     findings = _check_forms(subject, sidecar, embedded)
-    if baseline is not None:
-        findings += _check_baseline(subject, baseline)
     # As all tools do: the sidecar, unless it is of another file; else the metadata.
     chosen = sidecar if sidecar and sidecar.belongs and sidecar.hierarchy else embedded
-    hierarchy = chosen.hierarchy if chosen else None
-    return findings if hierarchy is None else findings + _check_meaning(hierarchy, view, limits)
+    if chosen is None or chosen.hierarchy is None:
+        return None, findings
+    hierarchy = chosen.hierarchy.require_confidence(min_confidence)
+    return hierarchy, findings + _check_meaning(hierarchy, view, limits)
+
+
+def _share_categories(hierarchy: Hierarchy, limits: Mapping[str, float]) -> Iterator[CategoryShare]:
+    """Yield how much of each category is attributed, in the order of the categories."""
+    statistics = summarize(hierarchy).category_statistics
+    for name, category in CATEGORIES.items():
+        if counts := statistics.get(name):
+            yield CategoryShare(name, counts.total, counts.attributed, limits[name], category.critical)
+
+
+def _report_absence(subject: _Subject, of_torch: Hierarchy | None) -> Finding:
+    """Report that there is no hierarchy of hieronnx, and what torch itself may have left instead."""
+    beside = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
+    message = f"the model has no hierarchy: {beside}no metadata inside"
+    remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
+    if of_torch is not None:
+        known = sum(node.evidence != "root" for node in of_torch.nodes)
+        message += f"; all commands use torch's own record of modules, which {known:,} of {len(of_torch.nodes):,} "
+        message += "nodes have, and which does not tell the calls of one module apart"
+    return Finding("hierarchy", "warning", "file", message, remedy)
 
 
 def _check_forms(subject: _Subject, sidecar: Form | None, embedded: Form | None) -> list[Finding]:
     """Collect what is wrong with each form, and whether they agree."""
-    present = sidecar or embedded
-    if present is None:
-        beside = f"no {sidecar_path(subject.path).name} beside it and " if subject.path is not None else ""
-        message = f"the model has no hierarchy: {beside}no metadata inside"
-        remedy = "export the model with 'hieronnx export', or annotate the file with 'hieronnx annotate'"
-        return [Finding("hierarchy", "warning", "file", message, remedy)]
     findings = [finding for form in (sidecar, embedded) if form is not None for finding in form.findings]
+    whole = any(form is not None and form.is_whole for form in (sidecar, embedded))
     if sidecar and embedded and sidecar.claim and embedded.claim and sidecar.belongs:
         findings += compare_claims(sidecar.claim, embedded.claim)
-    if subject.path is not None and (sidecar is None or embedded is None) and present.is_whole:
+    if subject.path is not None and (sidecar is None or embedded is None) and whole:
         missing = "sidecar beside the model" if sidecar is None else "metadata inside the model"
         remedy = "'hieronnx validate --fix' writes it, if it is wanted"
         findings.append(Finding("forms", "note", "file", f"there is no {missing}", remedy))
@@ -179,7 +231,8 @@ def _check_meaning(hierarchy: Hierarchy, view: View, limits: Mapping[str, float]
     nodes = [hierarchy.node_by_key.get(key) for key in view.node_keys]
     return [
         *attribution.check_enclosing(hierarchy, view, nodes),
-        *attribution.check_layers(hierarchy, view, nodes),
+        *check_layers(hierarchy, view),
+        *check_boundaries(hierarchy, view),
         *attribution.check_parameters(hierarchy, view, nodes),
         *attribution.check_passed(hierarchy, view),
         *attribution.check_coverage(hierarchy, limits),

@@ -1,0 +1,50 @@
+"""The mode that a model is exported in, and everything left as it was afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.onnx import TrainingMode
+
+from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.private_torch import EXCLUSIVE
+
+_LOG = logging.getLogger("hieronnx")
+
+
+@contextmanager
+def undisturbed(model: nn.Module, *, train: bool) -> Iterator[None]:
+    """Export alone, in training mode if asked to; leave that mode and the random state as they were in any case."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = list(range(torch.cuda.device_count()))
+    try:
+        if train and not model.training:
+            model.train()
+        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def settle_mode(request: ExportRequest, exporter: str, *, train: bool) -> bool:
+    """Say whether the export is of a model that trains, with a warning where nobody asked for that.
+
+    torch's TorchScript exporter exports in eval mode unless it is told otherwise; what is run afterwards is run so.
+    """
+    mode = request.options.get("training", TrainingMode.EVAL)
+    if exporter == "torchscript" and mode != TrainingMode.PRESERVE:
+        request.model.train(mode == TrainingMode.TRAINING)
+    training = [path for path, module in request.model.named_modules() if module.training]
+    if training and not train and mode == TrainingMode.EVAL:
+        what = "the model is" if training[0] == "" else f"'{training[0]}' is"
+        _LOG.warning(
+            "%s in training mode and exported so, with what works only there, such as dropout; call model.eval() "
+            "first, or pass train=True (--train) if that is meant",
+            what,
+        )
+    return bool(training)

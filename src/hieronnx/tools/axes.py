@@ -1,0 +1,245 @@
+"""The check of dynamic axes: a file that was just exported is run at other sizes than those of the example."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from hieronnx.errors import HieronnxError, InputError, describe_error, innermost
+from hieronnx.files.opening import open_model
+from hieronnx.tools.results import Result
+
+if TYPE_CHECKING:
+    from hieronnx.capture.captured import ExportRequest
+    from hieronnx.capture.dynamic import DynamicAxis
+
+_LOG = logging.getLogger("hieronnx")
+Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+"""Inputs of a model, by position and by keyword."""
+
+_LARGEST = 1 << 30
+"""Models with more bytes of weights are not run unless that is asked for."""
+_APART = 0.05
+"""Outputs that are farther apart, as a part of their size, are not the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxesCheck(Result):
+    """What a run of the file at other sizes says of its dynamic axes.
+
+    Attributes:
+        sizes: The sizes at which model and file were run, by the labels of the axes; empty where they were not.
+        problem: What went wrong there; None where the file did what the model does.
+        not_checked: Why nothing was run; None where it was.
+    """
+
+    _derived: ClassVar[tuple[str, ...]] = ("passed",)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    problem: str | None = None
+    not_checked: str | None = None
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the axes are dynamic; None where that was not checked."""
+        return None if self.not_checked else self.problem is None
+
+
+def check_axes(
+    request: ExportRequest,
+    failure: Exception | None,
+    report: Callable[[str], None],
+    *,
+    check: bool | None,
+    trained: bool,
+) -> AxesCheck | None:
+    """Check the dynamic axes, if there are any and it is wanted; say what is not dynamic.
+
+    Raises:
+        InputError: If dynamo refused the model, and what TorchScript made instead is not dynamic.
+    """
+    from hieronnx.capture.dynamic import advise, list_dynamic_axes
+
+    axes = list_dynamic_axes(request)
+    if not axes or check is False:
+        return AxesCheck(not_checked="nobody wanted it") if axes else None
+    report("running at other sizes")
+    found = _run_at_other_sizes(request, axes, any_size=check is True, random=trained)
+    advice = advise(request, axes)
+    if failure is not None and (found.problem or (found.not_checked and advise_on(request, failure))):
+        causes = f"dynamo: {describe_error(innermost(failure))}; TorchScript: {found.problem or found.not_checked}"
+        raise InputError(
+            f"torch cannot make the axes dynamic as asked{advice and ': '}{advice}; --no-check (check=False) "
+            f"writes the file all the same ({causes})"
+        ) from failure
+    if found.problem:
+        text = "; ".join(filter(None, (f"the file is not dynamic as asked: {found.problem}", advice)))
+        _LOG.warning("%s", text)
+    elif found.not_checked:
+        _LOG.warning("that the dynamic axes are dynamic was not checked: %s", found.not_checked)
+    return found
+
+
+def advise_on(request: ExportRequest, failure: Exception | None) -> str:
+    """Say what to do where dynamo refused dynamic axes; nothing where it did not, or nothing is known."""
+    from hieronnx.capture.dynamic import advise, list_dynamic_axes
+    from hieronnx.capture.private_torch import is_about_dynamic_axes
+
+    about = failure is not None and is_about_dynamic_axes(innermost(failure))
+    return advise(request, list_dynamic_axes(request)) if about else ""
+
+
+def _run_at_other_sizes(
+    request: ExportRequest, axes: Sequence[DynamicAxis], *, any_size: bool, random: bool
+) -> AxesCheck:
+    """Run model and file at other sizes, and compare what they give.
+
+    Args:
+        request: The export.
+        axes: What is to be dynamic.
+        any_size: Whether to run large models, too.
+        random: Whether the model was exported in training mode, so that values tell nothing.
+    """
+    from hieronnx.capture.dynamic import list_fixed_alike
+
+    if importlib.util.find_spec("onnxruntime") is None:
+        return AxesCheck(not_checked="onnxruntime is not installed; run: pip install 'hieronnx[runtime]'")
+    tensors = (*request.model.parameters(), *request.model.buffers())
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    if size > _LARGEST and not any_size:
+        return AxesCheck(not_checked=f"the model has {size / 1e9:.1f} GB of weights; --check (check=True) does it")
+    ran, reason = _find_sizes(request, axes)
+    if ran is not None:
+        return _compare(request, ran, random)
+    alike = list_fixed_alike(request, axes)
+    together, _ = _find_sizes(request, (*axes, *alike)) if alike else (None, "")
+    if together is not None:
+        fixed = ", ".join(dict.fromkeys(axis.name for axis in alike))
+        at = _name_sizes(together.sizes)
+        return AxesCheck(together.sizes, f"at {at} the model itself runs only if {fixed} changes, too")
+    return AxesCheck(not_checked=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A run of the model at other sizes."""
+
+    sizes: Mapping[str, int]
+    inputs: Inputs
+    outputs: Sequence[Any]
+
+
+def _find_sizes(request: ExportRequest, axes: Sequence[DynamicAxis]) -> tuple[_Ran | None, str]:
+    """Run the model at the first of other sizes at which it can be; also say why not at any."""
+    from hieronnx.capture.dynamic import resize
+
+    reason = "no other size is allowed"
+    for sizes in _list_sizes(axes):
+        inputs = resize(request, axes, sizes)
+        try:
+            return _Ran(sizes, inputs, _run_model(request, inputs)), ""
+        except Exception as error:  # the model's own: it need not run at every size
+            reason = f"the model itself does not run at {_name_sizes(sizes)} ({describe_error(error)})"
+    return None, reason
+
+
+def _name_sizes(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{label} {size}" for label, size in sizes.items())
+
+
+def _list_sizes(axes: Sequence[DynamicAxis]) -> Iterator[dict[str, int]]:
+    """Yield sizes to try: doubled, which keeps sums and multiples; one more each; one less.
+
+    Within their bounds, and never 1, where what is left fixed would only be repeated.
+    """
+    example = {axis.label: axis.size for axis in axes}
+    bounds = {axis.label: axis.bounds for axis in axes}
+    for factor, more in ((2, 0), (1, 1), (1, -1)):
+        sizes = {label: factor * size + more for label, size in example.items()}
+        if all(max(bounds[label][0], 2) <= size <= bounds[label][1] for label, size in sizes.items()):
+            yield sizes
+
+
+def _run_model(request: ExportRequest, inputs: Inputs) -> list[Any]:
+    from torch import Tensor
+
+    from hieronnx.attribute.by_value.trace import array_of
+    from hieronnx.capture.eager import untouched
+    from hieronnx.capture.private_torch import pytree
+
+    with untouched(request.model, *inputs) as (args, kwargs):
+        leaves = pytree.tree_leaves(request.model(*args, **kwargs))
+    return [array_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _compare(request: ExportRequest, ran: _Ran, random: bool) -> AxesCheck:
+    """Run the file, too, and compare what it gives."""
+    sizes, at, expected = ran.sizes, _name_sizes(ran.sizes), ran.outputs
+    try:
+        found = _run_file(request, ran.inputs)
+    except HieronnxError as error:
+        cause = describe_error(error.__cause__ or error)
+        return AxesCheck(sizes, f"at {at} PyTorch runs, and ONNX Runtime does not ({cause})")
+    if found is None:
+        return AxesCheck(not_checked="the inputs of the file are not those of the model")
+    if len(found) != len(expected):
+        return AxesCheck(sizes)
+    for (name, ours), theirs in zip(found.items(), expected, strict=True):
+        if theirs.dtype.kind == "c":  # ONNX has no such type
+            continue
+        if np.shape(ours) != theirs.shape:
+            shapes = f"{list(np.shape(ours))}, and PyTorch's is {list(theirs.shape)}"
+            return AxesCheck(sizes, f"at {at} output '{name}' has the shape {shapes}")
+        if not random and _apart(ours, theirs) > _APART and _agree_at_example(request, name):
+            return AxesCheck(sizes, f"at {at} output '{name}' has other values than PyTorch's")
+    return AxesCheck(sizes)
+
+
+def _agree_at_example(request: ExportRequest, name: str) -> bool:
+    """Say whether an output is right at the sizes of the example: a model with random numbers never is."""
+    inputs = request.args, dict(request.kwargs)
+    found = _run_file(request, inputs) or {}
+    theirs = dict(zip(found, _run_model(request, inputs), strict=True))
+    return _apart(found[name], theirs[name]) <= _APART
+
+
+def _run_file(request: ExportRequest, inputs: Inputs) -> dict[str, Any] | None:
+    """Run the file on inputs of the model, in their order or by their names; None where neither fits."""
+    from hieronnx.runtime.sessions import open_runner
+
+    given = _list_inputs(request, inputs)
+    with open_runner(open_model(request.output)) as runner:
+        names = [item.name for item in runner.inputs]
+        tensors = [array for _, array, is_tensor in given if is_tensor]
+        in_order = (values for values in (tensors, [array for _, array, _ in given]) if len(values) == len(names))
+        by_name = {name: array for name, array, _ in given}
+        feeds = next((dict(zip(names, values, strict=True)) for values in in_order), by_name)
+        if not set(names) <= set(feeds):
+            return None
+        return runner.run({item.name: feeds[item.name].astype(item.dtype, copy=False) for item in runner.inputs})
+
+
+def _list_inputs(request: ExportRequest, inputs: Inputs) -> list[tuple[str, Any, bool]]:
+    """List what may be an input of the file: its name, its value, and whether it is a tensor and no number."""
+    import torch
+
+    from hieronnx.attribute.by_value.trace import array_of
+    from hieronnx.capture.names import name_arguments, name_leaves
+
+    named = name_leaves(name_arguments(request.model, *inputs))
+    return [
+        (name, array_of(torch.as_tensor(leaf)), isinstance(leaf, torch.Tensor))
+        for name, leaf in named
+        if isinstance(leaf, torch.Tensor | bool | int | float)
+    ]
+
+
+def _apart(ours: Any, theirs: Any) -> float:
+    """Return how far two arrays are apart, as a part of the second's size."""
+    a, b = (np.nan_to_num(np.asarray(array, np.float64).ravel(), posinf=0, neginf=0) for array in (ours, theirs))
+    apart = float(np.linalg.norm(a - b))
+    return apart / (float(np.linalg.norm(b)) or apart) if apart else 0.0

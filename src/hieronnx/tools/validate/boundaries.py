@@ -1,0 +1,88 @@
+"""The check `boundaries`: whether data goes from call to call by what they were recorded to receive and return.
+
+    x ─ MatMul [query] ─ m ─ Add [key] ─ k       query did not return m, key did not receive it: MatMul is key's
+
+A module may also hand a tensor on in other ways: in an attribute that another module reads, or by changing in place
+what it was given. So what is found here is a warning, where `layers` finds errors. Left out are calls some of whose
+tensors are no longer in the file, sizes and literals, of which a file has one where PyTorch had many, and nodes whose
+call is not known exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from hieronnx.files.claims import Finding, call_place, node_place
+from hieronnx.graph.view import View
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, CallId
+from hieronnx.tools.validate.layers import Placed, place_nodes
+
+_OTHERWISE = (
+    "nothing, if the module hands the tensor on in another way (an attribute, in place); otherwise one of the nodes "
+    "is in the wrong call"
+)
+
+
+def check_boundaries(hierarchy: Hierarchy, view: View) -> Iterator[Finding]:
+    """Check that what leaves a call was returned or, where it enters another one, received."""
+    nodes = [node if node and node.exact else None for node in place_nodes(hierarchy, view)]
+    makers = _find_data(view, nodes)
+    received = {call.id: _find_tensors(view, call.received) for call in hierarchy.calls}
+    returned = {call.id: _find_tensors(view, call.returned) for call in hierarchy.calls}
+    yield from _check_crossings(hierarchy, view, nodes, makers, received, returned)
+    for call, tensors in returned.items():
+        known = received[call]
+        for tensor in sorted(tensors or ()):
+            maker = makers.get(tensor)
+            if known is None or maker is None or tensor in known or call in hierarchy.tree.ancestors(maker.call):
+                continue
+            message = f"it returned '{view.names[tensor]}' and did not receive it, but {maker} makes it"
+            yield Finding("boundaries", "warning", call_place(call), message, _OTHERWISE)
+
+
+def _check_crossings(
+    hierarchy: Hierarchy,
+    view: View,
+    nodes: Sequence[Placed | None],
+    makers: dict[int, Placed],
+    received: dict[CallId, set[int] | None],
+    returned: dict[CallId, set[int] | None],
+) -> Iterator[Finding]:
+    fork = cache(hierarchy.tree.fork)
+    for index, reader in enumerate(nodes):
+        for tensor in () if reader is None else dict.fromkeys(view.nodes[index].inputs):
+            if reader is None or tensor not in makers or makers[tensor].call == reader.call:
+                continue
+            _, left, entered = fork(makers[tensor].call, reader.call)
+            gates = [(left, returned, "return"), (entered, received, "receive")]
+            passed = [(call, tensors[call], verb) for call, tensors, verb in gates if call is not None]
+            if all(tensors is not None and tensor not in tensors for _, tensors, _ in passed):
+                why = ", and ".join(f"'{call}' did not {verb} it" for call, _, verb in passed)
+                message = f"it reads '{view.names[tensor]}' of {makers[tensor]}, but {why}"
+                yield Finding(
+                    "boundaries", "warning", node_place(*reader.node.key, reader.node.name), message, _OTHERWISE
+                )
+
+
+def _find_data(view: View, nodes: Sequence[Placed | None]) -> dict[int, Placed]:
+    """Return the tensors that are computed from values, with the node that makes each.
+
+    Not what is passed on as it is: to PyTorch a cast to the type that a tensor has is the tensor itself.
+    """
+    makers = ((index, node) for index, node in enumerate(nodes) if node is not None)
+    return {
+        tensor: node
+        for index, node in makers
+        if view.nodes[index].passes_on is None
+        for tensor in view.nodes[index].makes
+        if view.flow.is_data(tensor) and not view.flow.constant[tensor]
+    }
+
+
+def _find_tensors(view: View, passed: Sequence[BoundTensor] | None) -> set[int] | None:
+    """Return the tensors of the file that a call received or returned; None where one is not known."""
+    found = [view.find_tensor(item.graph, item.tensor) for item in passed or ()]
+    known = {tensor for tensor in found if tensor is not None}
+    return known if passed is not None and None not in found else None

@@ -1,0 +1,144 @@
+"""Files appear whole or not at all: killed at any moment, and with two writers to one output."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import hieronnx
+from hieronnx.errors import ExportError
+from hieronnx.files.opening import open_model, sidecar_path
+from hieronnx.files.writing import write
+from support.annotated import annotated
+
+NET = """<ir_version: 10, opset_import: ["" : 21]>
+    net (float[2,300] x) => (float[2,4] y) { h = MatMul(x, w)  y = Add(h, b) }"""
+MOVING = ("replace", "rename", "link", "unlink", "rmdir")
+WRITERS: dict[str, Callable[[Path, Path], Any]] = {
+    "carry": lambda new, output: hieronnx.carry(new, new, output=output),
+    "optimize": lambda new, output: hieronnx.optimize(new, output=output, tool="ort-basic"),
+    "quantize": lambda new, output: hieronnx.quantize(new, output=output, tool="fp16"),
+    "extract": lambda new, output: hieronnx.extract(new, "a", output=output),
+    "validate": lambda new, _: hieronnx.validate(new, fix=True),
+    "without a sidecar": lambda new, output: hieronnx.carry(new, new, output=output, sidecar=False),
+    "without metadata": lambda new, output: hieronnx.carry(new, new, output=output, embed=False),
+}
+
+
+def save(path: Path, seed: int) -> Path:
+    """Write a model with external data and a hierarchy, with weights of its own."""
+    bare, rng = onnx.parser.parse_model(NET), np.random.default_rng(seed)
+    for name, shape in (("w", (300, 4)), ("b", (4,))):
+        bare.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    plain = path.with_name(f"plain{seed}.onnx")
+    onnx.save(annotated(bare, ["a", "b"]), plain, save_as_external_data=True, location=f"{seed}.bin", size_threshold=0)
+    hierarchy = open_model(plain).hierarchy
+    assert hierarchy is not None
+    modules = {
+        name: replace(module, class_name=name or "Net", qualified_class=f"nets.{name or 'Net'}")
+        for name, module in hierarchy.modules.items()
+    }
+    write(plain, replace(hierarchy, modules=modules), path, temporary=True)
+    plain.unlink()
+    return path
+
+
+def contents(path: Path) -> bytes:
+    """Return the whole model as it loads: graph, metadata and all weights."""
+    model = onnx.load(path)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def die_at(moment: int, action: Callable[[], Any]) -> bool:
+    """Run something in a child that is killed before its nth change of names; say whether it was."""
+    child = os.fork()
+    if child == 0:
+        left = moment
+
+        def count(real: Callable[..., Any]) -> Callable[..., Any]:
+            def counted(*args: Any, **kwargs: Any) -> Any:
+                nonlocal left
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return real(*args, **kwargs)
+
+            return counted
+
+        for name in MOVING:
+            setattr(os, name, count(getattr(os, name)))
+        action()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_whenever_a_writer_is_killed_a_whole_model_is_there(command: str, tmp_path: Path) -> None:
+    moment = killed = 0
+    while True:
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        new, output = save(folder / "new.onnx", 1), save(folder / "out.onnx", 0)
+        if command == "validate":
+            sidecar_path(new).unlink()
+        before = {contents(output), contents(new)} if command == "validate" else {contents(output)}
+        dead = die_at(moment, lambda new=new, output=output: WRITERS[command](new, output))
+        WRITERS[command](new, folder / "reference.onnx")
+        after = contents(new if command == "validate" else folder / "reference.onnx")
+        target = new if command == "validate" else output
+        assert contents(target) in {*before, after}, moment
+        if not dead:
+            assert contents(target) == after
+            assert killed >= 1
+            return
+        WRITERS[command](new, output)  # the next one is not held up, and cleans up
+        assert contents(target) == after
+        if command != "validate":  # which has nothing more to do once the sidecar is there
+            assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+        moment += 1
+        killed += 1
+
+
+@pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.long)])
+def test_of_two_writers_one_wins_and_nothing_is_mixed(rounds: int, tmp_path: Path) -> None:
+    sources = [save(tmp_path / f"new{seed}.onnx", seed) for seed in range(2)]
+    hierarchies = [open_model(source).hierarchy for source in sources]
+    output, won = tmp_path / "out.onnx", [0, 0]
+    expected = []
+    for source, hierarchy in zip(sources, hierarchies, strict=True):
+        assert hierarchy is not None
+        write(source, hierarchy, output)
+        expected.append((contents(output), sidecar_path(output).read_bytes()))
+    for _ in range(rounds):
+        children = [_fork(source, hierarchy, output) for source, hierarchy in zip(sources, hierarchies, strict=True)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        assert set(codes) <= {0, 3}
+        assert 0 in codes
+        state = (contents(output), sidecar_path(output).read_bytes())
+        assert any(contents_of == state[0] for contents_of, _ in expected)
+        won[codes.index(0)] += 1
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def _fork(source: Path, hierarchy: Any, output: Path) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            write(source, hierarchy, output)
+        except ExportError as error:
+            os._exit(3 if "another process is writing" in str(error) else 4)
+        except BaseException:
+            os._exit(5)
+        os._exit(0)
+    return child

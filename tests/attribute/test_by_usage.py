@@ -194,6 +194,48 @@ def test_names_tell_modules_with_equal_weights_apart(net: nn.Module) -> None:
     assert scopes(projected, view, "Add") == ["blocks.0.up", "blocks.1.up"]
 
 
+class Token(nn.Module):
+    """A token of zeros, a bias of zeros of the same size, and one that was trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 8))
+        self.patches, self.mixes = nn.Linear(4, 8), nn.Linear(8, 8)
+        nn.init.zeros_(self.patches.bias)
+        nn.init.zeros_(self.mixes.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mixes(torch.cat([self.token.expand(2, 1, 8), self.patches(x)], 1))
+
+
+def test_a_bias_of_zeros_belongs_to_the_product_that_it_is_added_to() -> None:
+    torch.manual_seed(0)
+    model = Token().eval()
+    projected, view = project(model, export_bare(model, torch.randn(2, 3, 4)))
+    assert scopes(projected, view, "MatMul") == ["patches", "mixes"]
+    assert scopes(projected, view, "Add") == ["patches", "mixes"]
+    assert scopes(projected, view, "Concat") == ["-"]
+
+
+class LooksUp(nn.Module):
+    """A table is looked up at places that are known, and the rows are added by the parent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.linear = nn.Embedding(12, 8), nn.Linear(8, 8)
+        self.register_buffer("places", torch.arange(3) * 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x + self.table(self.places))
+
+
+def test_what_was_looked_up_is_no_parameter_of_who_reads_it() -> None:
+    torch.manual_seed(0)
+    model = LooksUp().eval()
+    projected, view = project(model, export_bare(model, torch.randn(2, 3, 8)))
+    assert "table" not in scopes(projected, view, "Add")
+
+
 def test_other_weights_are_not_the_models(net: nn.Module) -> None:
     file = export_bare(net, torch.randn(2, 8))
     torch.manual_seed(1)

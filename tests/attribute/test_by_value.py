@@ -104,6 +104,60 @@ def test_who_moved_values_is_told_by_their_order_and_shape(tmp_path: Path) -> No
     assert found.scopes("Tanh") == [""]
 
 
+class Flattens(nn.Module):
+    """The child computes in two axes and gives three; the parent makes them two again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).flatten(0, 1).tanh()
+
+
+def test_who_moved_values_is_not_who_computed_them_in_that_shape(tmp_path: Path) -> None:
+    found = Exported(Flattens(), (torch.randn(2, 4, 6),), tmp_path)
+    assert found.scopes("MatMul") == ["linear"]
+    assert [*found.scopes("Flatten"), *found.scopes("Reshape")] == [""]
+
+
+class Vanishes(nn.Module):
+    """From here on all numbers are zero, and those of one operation are like those of any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x - x).reshape(2, 2, 2, 6).transpose(1, 2).reshape(2, 4, 6))
+
+
+def test_numbers_that_all_became_one_tell_nothing(tmp_path: Path) -> None:
+    found = Exported(Vanishes(), (torch.randn(2, 4, 6),), tmp_path)
+    assert set(found.scopes("Reshape")) <= {""}
+    assert set(found.scopes("MatMul")) <= {"first", "second", ""}
+
+
+class AddsNothing(nn.Module):
+    """A bias of zeros is added in one child, and the next one multiplies by ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, 6))
+        self.linear, self.scales = nn.Linear(6, 6), Scales()
+        nn.init.zeros_(self.linear.bias)
+        nn.init.ones_(self.scales.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scales(self.linear(torch.cat([self.token.expand(2, 1, 6), x], 1))).tanh()
+
+
+def test_a_node_that_changes_nothing_belongs_to_who_read_its_operand(tmp_path: Path) -> None:
+    found = Exported(AddsNothing(), (torch.randn(2, 4, 6),), tmp_path)
+    assert found.scopes("MatMul") == found.scopes("Add") == ["linear"]
+    assert found.scopes("Mul")[-1] == "scales"
+
+
 class Rolls(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -40,3 +40,13 @@ def test_what_is_near_an_array_of_few_values_is_not_that_array_rounded() -> None
 def test_an_array_near_another_that_no_rounding_made_is_another() -> None:
     array = draw(32)
     assert index_of(array).find(array * np.float32(1.001)) is None
+
+
+def test_equal_arrays_of_other_shapes_are_all_found_and_one_value_throughout_tells_nothing() -> None:
+    zeros = np.zeros(16, np.float32)
+    holding = index_of(zeros.reshape(1, 1, 16), draw(16), zeros).find(zeros)
+    assert holding is not None
+    assert (holding.parameters, holding.telling) == (("w0", "w2"), False)
+    distinctive = index_of(draw(16)).find(draw(16))
+    assert distinctive is not None
+    assert distinctive.telling

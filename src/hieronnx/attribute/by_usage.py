@@ -1,8 +1,9 @@
 """The strategy `usage_based`: parameters' owners, then dataflow. The model is not run.
 
 A node that reads a parameter belongs to the module that owns it. What several modules own alike (tied weights, equal
-ones of which a file keeps one) says nothing of a node unless all that it reads leaves one owner. All other nodes follow
-from their neighbours.
+ones of which a file keeps one) says nothing of a node unless all that it reads leaves one owner; nor does what has one
+value throughout, as a bias that was never trained. Such a node belongs to the module whose product it completes. All
+other nodes follow from their neighbours.
 
 Without a run it is not known how often a module was called. The first use of its parameters, in the order of the
 file, is its first call. A module all of whose parameters are used more than once was called again, or one above it
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from hieronnx.attribute.fill import propagate
 from hieronnx.attribute.request import Projected, Request
 from hieronnx.attribute.weights import ModuleTable
+from hieronnx.graph.operators import COPY_OPS, DATA_MOVEMENT_OPS, LOOKUP_OPS, NEUTRAL_OPERANDS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
@@ -41,9 +43,11 @@ def attribute_usage_based(request: Request) -> Projected:
     for tensor, holding in weights.held.items():
         if len(holding.parameters) <= _MOST_NAMES:
             modules = table.owners(holding.parameters)
-            constants[tensor] = _Use(modules, holding.how == "fused" or len(modules) == 1, frozenset((tensor,)))
+            certain = holding.how == "fused" or (len(modules) == 1 and holding.telling)
+            constants[tensor] = _Use(modules, certain, frozenset((tensor,)), telling=holding.telling)
     uses = _find_uses(request.view, constants)
     placed = _place(uses, _find_once(uses, constants, table), table)
+    _complete(request.view, uses, placed)
     sites = _make_sites(placed, table)
     tree = CallTree({site.id: site.parent for site in sites})
     attributed = [_attribute(modules, use, tree) for modules, use in zip(placed, uses, strict=True)]
@@ -65,37 +69,44 @@ class _Use:
         certain: Whether it is made of them all; else of one of them, nobody knows which.
         sources: The constants that hold the parameters.
         prepares: Whether it is constant itself: so is what a node makes that reads constants alone.
+        telling: Whether the values of the parameters say anything.
     """
 
     modules: tuple[str, ...]
     certain: bool
     sources: frozenset[int]
     prepares: bool = True
+    telling: bool = True
 
 
 def _find_uses(view: View, constants: Mapping[int, _Use]) -> list[_Use | None]:
-    """Find for each node whose parameters it reads, also through nodes that read constants alone."""
+    """Find for each node whose parameters it reads, also through nodes that read constants alone.
+
+    What a node looks up in a parameter is its work, no parameter any more; and a copy serves those who read it.
+    """
     made_of = dict(constants)
     uses = []
     for node in view.nodes:
         read = [made_of[tensor] for tensor in node.reads if tensor in made_of]
         use = _join(read, prepares=all(view.flow.constant[t] for t in node.makes)) if read else None
-        uses.append(use)
-        if use is not None and use.prepares:
+        uses.append(None if node.op in COPY_OPS else use)
+        if use is not None and use.prepares and node.op not in LOOKUP_OPS:
             made_of.update(dict.fromkeys(node.makes, use))
     return uses
 
 
 def _join(read: Sequence[_Use], *, prepares: bool) -> _Use | None:
     """Join what a node reads: what is certain counts; else the one owner that all of it may have."""
-    sources = frozenset().union(*(use.sources for use in read))
+    counted = [use for use in read if use.certain] or [use for use in read if use.telling] or list(read)
+    sources = frozenset().union(*(use.sources for use in counted))
     if len(sources) > _MOST_SOURCES:
         return None
-    certain = tuple(dict.fromkeys(module for use in read if use.certain for module in use.modules))
-    if certain:
-        return _Use(certain, True, sources, prepares)
-    common = tuple(m for m in read[0].modules if all(m in use.modules for use in read))
-    return _Use(common or read[0].modules, len(common) == 1, sources, prepares)
+    if counted[0].certain:
+        modules = tuple(dict.fromkeys(module for use in counted for module in use.modules))
+        return _Use(modules, True, sources, prepares)
+    common = tuple(m for m in counted[0].modules if all(m in use.modules for use in counted))
+    telling = counted[0].telling
+    return _Use(common or counted[0].modules, telling and len(common) == 1, sources, prepares, telling)
 
 
 def _find_once(uses: Iterable[_Use | None], constants: Mapping[int, _Use], table: ModuleTable) -> set[str]:
@@ -122,6 +133,24 @@ def _place(uses: Iterable[_Use | None], once: Collection[str], table: ModuleTabl
             seen |= use.sources
         placed.append(modules)
     return placed
+
+
+def _complete(view: View, uses: Sequence[_Use | None], placed: list[tuple[str, ...]]) -> None:
+    """Place what is not certain with the product that it completes: that of a module that may have the parameter.
+
+    A bias that is zero throughout says nothing by itself; what it is added to does.
+    """
+    for index, use in enumerate(uses):
+        if use is None or use.certain or use.prepares or view.nodes[index].op not in NEUTRAL_OPERANDS:
+            continue
+        for tensor in view.nodes[index].reads_values:
+            producer = view.producers[tensor]
+            while producer is not None and view.nodes[producer].op in DATA_MOVEMENT_OPS:
+                producer = view.producers[view.nodes[producer].inputs[0]]
+            product = None if producer is None else uses[producer]
+            if product is not None and product.certain and not set(product.modules).isdisjoint(use.modules):
+                assert producer is not None  # it has a use
+                placed[index] = placed[producer]
 
 
 def _make_sites(placed: Iterable[Sequence[str]], table: ModuleTable) -> tuple[CallSite, ...]:

@@ -19,7 +19,8 @@ between     what it reads was made by one call, what it makes is read by another
             inside the lowest call above both. That may be coarse, but is never a sibling's.
 parameter   it is a parameter under its own name, for the module that owns it: exporters write weights that are
             equal only once, and the others as copies
-consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all
+consumers   it reads constants and shapes alone and serves those who read it: the lowest call above them all, once
+            these have theirs
 root        nothing is known; an honest fallback that never counts as covered
 
 `propagate` is for many: a node goes to the deepest call that has more than half of all that it hears, and some from
@@ -59,12 +60,15 @@ def fill_gaps(
     """Return the attributions, one for each node: literals by who reads them, other gaps (None) by the first rule."""
     known = [None if index in view.literals else item for index, item in enumerate(attributions)]
     if known.count(None) > len(view.literals):
-        heard = _Neighbours(view).listen(known, tree)
-        outputs = (view.node_key(index)[1] for index in range(len(view.nodes)))
-        owners = (output.rpartition(".")[0] if output in parameters else None for output in outputs)
-        known = [
-            item or _fill_between(around, owner, tree) for item, around, owner in zip(known, heard, owners, strict=True)
-        ]
+        neighbours = _Neighbours(view)
+        heard, gaps = neighbours.listen(known, tree), [index for index, item in enumerate(known) if item is None]
+        for index in gaps:
+            known[index] = _fill_between(heard[index], tree)
+        for index in (index for index in reversed(gaps) if not heard[index].before):  # who reads a node is after it
+            readers = [_BY_ROOT if n is None else known[n] or _AT_ROOT for n in neighbours.readers[index]]
+            output = view.node_key(index)[1]
+            owner = output.rpartition(".")[0] if output in parameters else None
+            known[index] = _serve(readers, heard[index].around, owner, tree)
     for index, served in _find_served(view, known):
         known[index] = _give_to_readers(attributions[index], served, tree)
     return [item or _AT_ROOT for item in known]
@@ -94,14 +98,19 @@ def _give_to_readers(recorded: Attribution | None, served: Sequence[Attribution]
     return Attribution(joined.scope, joined.origins, "dataflow", "consumers")
 
 
-def _fill_between(heard: _Heard, owner: str | None, tree: CallTree) -> Attribution:
-    """Fill a gap; the owner is the module of the parameter whose name its output has."""
-    if not heard.after:
+def _serve(readers: Sequence[Attribution], around: CallId, owner: str | None, tree: CallTree) -> Attribution:
+    """Attribute what reads nothing to those who read it; the owner is that of the parameter whose name it has."""
+    if not readers or any(reader.evidence == "root" for reader in readers):
+        return _AT_ROOT
+    scope = tree.lowest_above([around if reader is _BY_ROOT else reader.scope for reader in readers])
+    evidence, rule = ("parameter", "parameter") if scope.module == owner else ("dataflow", "consumers")
+    return Attribution(scope, (scope,), evidence, rule)
+
+
+def _fill_between(heard: _Heard, tree: CallTree) -> Attribution:
+    if not heard.before or not heard.after:
         return _AT_ROOT
     after = tree.lowest_above(heard.after)
-    if not heard.before:
-        evidence, rule = ("parameter", "parameter") if after.module == owner else ("dataflow", "consumers")
-        return Attribution(after, (after,), evidence, rule)
     return _make_between(tree.lowest_above((*heard.before, after)), heard.around, tree) or _AT_ROOT
 
 

@@ -49,6 +49,8 @@ class HeldParameter:
     how: str
     """`name`, `value`, `transposed` (the values in another order), `scaled` (proportional channel by channel) or
     `fused` (several parameters in one)."""
+    telling: bool = True
+    """Whether that says whose it is: neither do equal values of several modules, nor one value throughout."""
 
 
 def is_distinctive(array: Array) -> bool:
@@ -124,10 +126,12 @@ class WeightIndex:
         distinctive = is_distinctive(array)
         for turned, how in ((array, "value"), (array.T, "transposed")) if array.dtype.kind == "f" else ():
             flat = turned.ravel()
-            for key in (_key(flat), _key(flat, bfloat16)) if array.size >= FEW else ():
-                for number in self._whole.get((array.size, key), ()):
-                    if _same(flat, self.arrays[number].ravel()):
-                        return HeldParameter(self.names[number], how)
+            keys = {_key(flat), _key(flat, bfloat16)} if array.size >= FEW else ()
+            alike = sorted({number for key in keys for number in self._whole.get((array.size, key), ())})
+            equal = [number for number in alike if _same(flat, self.arrays[number].ravel())]
+            if equal:
+                names = tuple(name for number in equal for name in self.names[number])
+                return HeldParameter(names, how, telling=bool(np.ptp(flat) > 0))
             if distinctive and (joined := self._find_joined(flat)):
                 return HeldParameter(tuple(name for n in dict.fromkeys(joined) for name in self.names[n]), "fused")
             if array.ndim != 2:

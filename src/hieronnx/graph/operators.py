@@ -27,11 +27,14 @@ RESHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 VIEW_OPS = COPY_OPS | RESHAPE_OPS | {"DequantizeLinear", "QuantizeLinear", "Transpose"}
 """They give all values of their first input, in another form."""
 
+LOOKUP_OPS = frozenset({"Gather", "GatherElements", "GatherND"})
+"""They give the values of their first input that are asked for."""
+
 DATA_MOVEMENT_OPS = (
     PASSTHROUGH_OPS
     | RESHAPE_OPS
-    | {"Concat", "DepthToSpace", "Expand", "Gather", "GatherElements", "GatherND", "Pad", "Slice", "SpaceToDepth"}
-    | {"Split", "Tile", "Transpose"}
+    | LOOKUP_OPS
+    | {"Concat", "DepthToSpace", "Expand", "Pad", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose"}
 )
 """They compute nothing: they move elements, or pass them on."""
 

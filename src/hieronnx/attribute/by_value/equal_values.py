@@ -237,6 +237,13 @@ class Projection:
         value_class = self.class_of(tensor)
         return value_class if value_class is not None and self.classes.distinctive[value_class] else None
 
+    def has_vanished(self, tensor: int) -> bool:
+        """Say whether numbers made of the inputs all became one: those of many operations did, where one's did."""
+        seen = self.seen.get(tensor)
+        if tensor not in self.varying or seen is None or seen[0].kind != "f" or seen[0].size <= 2:
+            return False
+        return not any(taken.distinctive for taken in seen)
+
     def readers(self, node: int) -> Iterator[int]:
         """Yield the nodes that read what a node makes."""
         return (reader for tensor in self.view.nodes[node].makes for reader in self.view.consumers[tensor])

@@ -92,7 +92,7 @@ def _compare(
 def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tree: CallTree) -> Iterator[Contradiction]:
     """Attribute by their parameters the nodes that no values tell of; yield where something else says otherwise.
 
-    A node that reads a parameter does the work of a call that read it in the run.
+    A node that reads a parameter does the work of a call that read it in the run, if its values tell which it is.
     """
     readers: dict[str, dict[CallId, None]] = defaultdict(dict)
     for op, names in projection.trace.parameter_uses():
@@ -102,7 +102,7 @@ def _add_parameters(request: Request, nodes: _Nodes, projection: Projection, tre
     for index, node in enumerate(request.view.nodes):
         if projection.seen.keys().isdisjoint(node.makes):
             continue  # a node that did not run is of no call of the run
-        names = [name for t in node.reads_values if t in held for name in held[t].parameters]
+        names = [name for t in node.reads_values if t in held and held[t].telling for name in held[t].parameters]
         calls = list(dict.fromkeys(call for name in names for call in readers.get(canonical[name], ())))
         current = nodes[index]
         if not calls:

@@ -74,7 +74,8 @@ class ValueMatcher:
         if value_class is None:
             return None
         if not self._classes.distinctive[value_class]:
-            return self._find_low_information(index, value_class)
+            vanished = self._projection.has_vanished(tensor)
+            return None if vanished else self._find_low_information(index, value_class)
         moved = tensor in self._projection.above
         return self._find_move(index, tensor, value_class) if moved else self._find_make(index, tensor, value_class)
 
@@ -159,6 +160,10 @@ class ValueMatcher:
             return None  # the run has no operation where the type is right already, and none for what tools insert
         produced = (v for v in self._classes.members[value_class] if v in self._trace.producers)
         values = [v for v in produced if same(self._values[v], prints) and self._copies(v) == idle]
+        if idle:
+            values = self._by_operands(index, source, values)
+        # What computed them has them in this shape, but who moved them later has so too, and does nothing else.
+        values = [value for value in values if value in self._origins.above] or values
         values = self._on_the_way(values, tensor, source, value_class)
         if not values:
             return None
@@ -169,6 +174,23 @@ class ValueMatcher:
         # Each may have moved the same for itself, of which the file may have kept one.
         kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[value_class])
         return ValueMatch(ops, "value", merged=True) if kept == 1 else ValueMatch(ops, "near", options=ops)
+
+    def _by_operands(self, index: int, source: int, values: list[int]) -> list[int]:
+        """Keep the values whose operations read the numbers that the node reads beside what it passes on: zeros, say.
+
+        Where there are none, the operation that computed what is passed on may have done that, too.
+        """
+        of_value, ops, producers = self._classes.of_value, self._trace.ops, self._trace.producers
+        others = [t for t in self._view.nodes[index].reads_values if t != source and t in self._tensors]
+        # A single number need be no tensor in the run.
+        operands = (t for t in others if self._tensors[t][0].kind == "f" and self._tensors[t][0].size > 1)
+        read = {self._projection.class_of(t) for t in operands} - {None}
+        made = self._homes.get(source, ()) if read else ()
+        for candidates in (values, made):
+            fitting = [v for v in candidates if read <= {of_value.get(r) for r in ops[producers[v]].reads}]
+            if fitting:
+                return fitting
+        return []
 
     def _on_the_way(self, values: list[int], tensor: int, source: int, value_class: int) -> list[int]:
         """Keep the values that lie between who made them and who reads them, as the tensor does."""
@@ -259,14 +281,15 @@ class Filler:
     def _match_backwards(self) -> None:
         """Match tensors of low information by who reads them: an operation that reads equal ones in the run."""
         for index in range(len(self._nodes) - 1, -1, -1):
-            if self._projection.matches[index] is None and not self._nodes[index].bodies:
+            node = self._nodes[index]
+            if self._projection.matches[index] is None and not node.bodies and node.op not in COPY_OPS:
                 ops = sorted({op for t in self._nodes[index].makes for op in self._made_for_readers(t)})
                 if ops:
                     self._projection.matches[index] = ValueMatch(tuple(ops), "near", merged=True)
 
     def _made_for_readers(self, tensor: int) -> Iterator[int]:
         value_class = self._projection.class_of(tensor)
-        if value_class is None or self._classes.distinctive[value_class]:
+        if value_class is None or self._classes.distinctive[value_class] or self._projection.has_vanished(tensor):
             return
         for match in self._list_matches(self._projection.view.consumers[tensor]):
             for op in match.ops:
@@ -277,7 +300,8 @@ class Filler:
         gaps, producers = self._list_gaps(computes=True), self._projection.view.producers
         after = self._gather(reversed(gaps), self._projection.readers)
         before = self._gather(gaps, lambda node: (producers[t] for t in self._nodes[node].reads_values))
-        own = (node for node in gaps if not self._nodes[node].is_inserted)
+        vanished = {node for node in gaps if all(map(self._projection.has_vanished, self._nodes[node].makes))}
+        own = (node for node in gaps if node not in vanished and not self._nodes[node].is_inserted)
         filled = {node: self._find_between(node, after[node], before[node]) for node in own}
         for node, match in filled.items():
             self._projection.matches[node] = match

@@ -21,6 +21,7 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.torchscript.scripted import refine_by_parameters
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
@@ -85,6 +86,7 @@ class _Watcher:
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it traces again."""
         self._raw: Stage | None = None
+        self._sites: tuple[CallSite, ...] = ()
         self._final: Mapping[CallId, CallId] = {}
         self._model = model
         self._evidence = "captured"
@@ -92,7 +94,7 @@ class _Watcher:
     def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
         """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
-        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        sites = self._sites or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
         recorded = {call: io for call, io in self.values.recorder.calls.items() if call in self._final}
         passed = {self._final[call]: io.renumber(self.values.find_tensor) for call, io in recorded.items()}
         return sites, self._raw, passed
@@ -188,7 +190,9 @@ class _Watcher:
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         scopes: list[Attribution | None] = []
-        self._raw = Stage(view_model(model, lambda _, node: scopes.append(self._attribute(node))), scopes)
+        view = view_model(model, lambda _, node: scopes.append(self._attribute(node)))
+        refined, self._sites = refine_by_parameters(self._model, view, scopes, self._recorder.sites)
+        self._raw = Stage(view, refined)
         self.values.keep_raw(self._raw.view)
 
     def _attribute(self, node: ir.Node) -> Attribution | None:

@@ -24,10 +24,7 @@ def describe_modules(model: nn.Module) -> dict[str, Module]:
 
 
 def _describe(path: str, module: nn.Module) -> Module:
-    kind = type(module)
-    # All scripted modules are of one class; what was scripted is what people know.
-    scripted = isinstance(module, torch.jit.ScriptModule)
-    name = getattr(module, "original_name", kind.__name__) if scripted else kind.__name__
+    kind, name = type(module), class_name(module)
     args, defaults = _describe_forward(module)
     parameters = dict(module.named_parameters())
     return Module(
@@ -42,6 +39,12 @@ def _describe(path: str, module: nn.Module) -> Module:
         children=tuple(name for name, child in module._modules.items() if child is not None),
         depth=path.count(".") + 1 if path else 0,
     )
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; all scripted modules are of one: what was scripted is what people know."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(getattr(module, "original_name", "")) or type(module).__name__ if scripted else type(module).__name__
 
 
 def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, Any]]:

@@ -281,7 +281,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
 
     from hieronnx.capture.private_torch import EXCLUSIVE
 
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]  # TorchScript that is frozen has none
     devices = list(range(torch.cuda.device_count()))
     try:
         with EXCLUSIVE, torch.random.fork_rng(devices=devices):

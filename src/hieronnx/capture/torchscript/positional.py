@@ -12,7 +12,7 @@ import torch
 
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.private_torch import pytree
-from hieronnx.errors import InputError
+from hieronnx.errors import InputError, check_known
 
 _DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
 
@@ -59,6 +59,9 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
     was afterwards.
     """
     model = request.model
+    if isinstance(model, torch.jit.ScriptModule):  # its forward cannot be replaced, and knows its arguments
+        yield _arrange(request)
+        return
     parameters = inspect.signature(model.forward).parameters.values()
     keywords = request.kwargs or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in parameters)
     if not keywords and all(map(_is_traceable, request.args)):
@@ -85,9 +88,27 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
             model.forward = own
 
 
+def _arrange(request: ExportRequest) -> tuple[Any, ...]:
+    """Return the example inputs of a TorchScript model by position, with its defaults between them."""
+    rest = _script_arguments(request.model)[len(request.args) :]
+    names = [argument.name for argument in rest]
+    for name in request.kwargs:
+        check_known("argument by keyword", name, names)
+    last = max((names.index(name) for name in request.kwargs), default=-1)
+    return (*request.args, *(request.kwargs.get(item.name, item.default_value) for item in rest[: last + 1]))
+
+
+def _script_arguments(model: Any) -> list[Any]:
+    """Return what a TorchScript model's forward takes; those that were traced have no signature in Python."""
+    return list(model._c._get_method("forward").schema.arguments[1:])
+
+
 def _name_inputs(request: ExportRequest) -> list[tuple[str, Any]]:
     """Return all example inputs with their names; those by position are named as `forward` names them."""
-    names = list(inspect.signature(request.model.forward).parameters)
+    if isinstance(request.model, torch.jit.ScriptModule):
+        names = [argument.name for argument in _script_arguments(request.model)]
+    else:
+        names = list(inspect.signature(request.model.forward).parameters)
     names += [f"input_{n}" for n in range(len(names), len(request.args))]  # those that *args takes
     return [*zip(names, request.args, strict=False), *request.kwargs.items()]
 

@@ -25,6 +25,7 @@ from hieronnx.capture.calls import CallRecorder, module_calls_through
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
+from hieronnx.capture.torchscript.scripted import ScriptedCalls
 from hieronnx.capture.torchscript.traced_values import TracedValues
 from hieronnx.errors import writing
 from hieronnx.files.splice import write_annotated
@@ -39,7 +40,8 @@ _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
 def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
-    watcher = _Watcher(request.model)
+    scripted = isinstance(request.model, torch.jit.ScriptModule)
+    watcher = _ScriptedWatcher(request.model) if scripted else _Watcher(request.model)
     options = torchscript_options(request)
     with (
         module_calls_through(watcher.run_call),
@@ -172,12 +174,15 @@ class _Watcher:
 
     def inlined(self, graph: torch.Graph, parameters: int) -> None:
         """Begin the stages with the inlined graph."""
-        inputs = list(graph.inputs())
-        self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
         self._note_inlined(graph)
-        seen = view_torch_graph(graph, self._user_inputs)
+        seen = self._begin_stages(graph, parameters)
         self._stages = [Stage(seen.view, [self._attribute(node) for node in seen.nodes])]
         self._values.inlined(graph, seen)
+
+    def _begin_stages(self, graph: torch.Graph, parameters: int) -> TorchView:
+        inputs = list(graph.inputs())
+        self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
+        return view_torch_graph(graph, self._user_inputs)
 
     def _note_inlined(self, graph: torch.Graph) -> None:
         """Note for the nodes of an inlined function the call of the node that they replaced, found by its position.
@@ -260,6 +265,28 @@ class _Watcher:
         view = self._view = self._finished.with_final_names()
         view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
         self._finished = None  # torch's graph is about to go
+
+
+class _ScriptedWatcher(_Watcher):
+    """Watches the export of a model that is TorchScript: it is not traced, and its calls are in the graph."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._scripted = ScriptedCalls(model)
+
+    def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
+        return Captured(tuple(self._scripted.sites), tuple(self._stages), self._view, {}, write)
+
+    def traced(self, graph: torch.Graph) -> None:
+        """Leave the graph alone: this one is the model's own, of which torch makes a copy."""
+
+    def inlined(self, graph: torch.Graph, parameters: int) -> None:
+        seen = self._begin_stages(graph, parameters)
+        self._stages = [Stage(seen.view, self._scripted.attribute_all(seen.nodes))]
+        self._values.inlined(graph, seen)
+
+    def _attribute(self, node: torch.Node) -> Attribution | None:
+        return self._scripted.attribute(node)
 
 
 def _index_nodes(seen: TorchView) -> dict[int, int]:

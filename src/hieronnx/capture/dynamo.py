@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.guard import Guard
 from hieronnx.capture.torchscript.scripted import refine_by_parameters
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
@@ -36,21 +37,31 @@ _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_
 
 def capture_dynamo(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=True)`, up to the finished model in memory."""
-    watcher = _Watcher(request.model)
+    watcher, guard = _Watcher(request.model), Guard()
+    with (
+        private_torch.observe_module_calls(guard, watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_fx_nodes(guard, watcher.mark),
+        private_torch.observe_translation(guard, watcher.keep_raw),
+        private_torch.observe_traced_tensors(guard, watcher.values.note_version),
+        private_torch.observe_retraced_nodes(guard, watcher.values.follow),
+        private_torch.observe_translated_graphs(guard, watcher.values.keep_values),
+        guard.running_torch(),
+    ):
+        program, write = export_program(request)
+    sites, raw, passed = watcher.finish()
+    view = view_model(program.model)
+    unknown = [None] * len(view.nodes)
+    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
+
+
+def export_program(request: ExportRequest) -> tuple[torch.onnx.ONNXProgram, Callable[..., None]]:
+    """Run torch's exporter; return the program, and what writes it with metadata."""
     options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
-    with (
-        private_torch.observe_module_calls(watcher.enter, watcher.returned, watcher.leave),
-        private_torch.observe_fx_nodes(watcher.mark),
-        private_torch.observe_translation(watcher.keep_raw),
-        private_torch.observe_traced_tensors(watcher.values.note_version),
-        private_torch.observe_retraced_nodes(watcher.values.follow),
-        private_torch.observe_translated_graphs(watcher.values.keep_values),
-    ):
-        program = torch.onnx.export(
-            request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
-        )
+    program = torch.onnx.export(
+        request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
+    )
     assert program is not None  # it is None only for dynamo=False
 
     def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
@@ -61,13 +72,10 @@ def capture_dynamo(request: ExportRequest) -> Captured:
                     del node.metadata_props[key]
             for key, value in nodes.get((graph, first_output(node)), {}).items():
                 node.metadata_props.setdefault(key, value)
-        with writing(request.destination):
+        with Guard().running_torch(), writing(request.destination):
             program.save(request.output, **saving)
 
-    sites, raw, passed = watcher.finish()
-    view = view_model(program.model)
-    unknown = [None] * len(view.nodes)
-    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
+    return program, write
 
 
 class _Watcher:

@@ -216,37 +216,81 @@ def _check(
 
 def _capture(request: ExportRequest, exporter: str, report: Callable[[str], None]) -> tuple[str, Captured, str | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
-    from hieronnx.capture.dynamo import capture_dynamo
-    from hieronnx.capture.torchscript.route import capture_torchscript
+    from hieronnx.capture.guard import TorchFailedError
 
-    routes = {"dynamo": capture_dynamo, "torchscript": capture_torchscript}
-    names = tuple(routes) if exporter == "auto" else (exporter,)
-    failures: dict[str, Exception] = {}
+    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
+    failures: dict[str, BaseException] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), describe_error(innermost(failures["dynamo"])) if failures else None
-        except (HieronnxError, MemoryError):
-            raise
-        except Exception as error:
-            failures[name] = error
-            for path in request.output.parent.iterdir():
-                path.unlink()
+            return name, _observe(request, name), describe_error(innermost(failures["dynamo"])) if failures else None
+        except TorchFailedError as error:
+            failures[name] = error.__cause__ or error
+            _clear(request)
             if name != names[-1]:
-                reason = describe_error(innermost(error))
+                reason = describe_error(innermost(failures[name]))
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
     raise _failed(failures) from next(iter(failures.values()))
 
 
+def _observe(request: ExportRequest, exporter: str) -> Captured:
+    """Export and observe torch; in a torch where that does not work yet, go by what torch itself records.
+
+    Raises:
+        TorchFailedError: torch or the model failed.
+        ExportError: hieronnx failed, in a torch that it was tested with: that is a bug.
+    """
+    import torch
+
+    from hieronnx.capture.guard import NEWEST_TESTED, TorchFailedError, newer_than_tested
+
+    newest = ".".join(map(str, NEWEST_TESTED))
+    if newer_than_tested():
+        _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", torch.__version__, newest)
+    try:
+        if exporter == "dynamo":
+            from hieronnx.capture.dynamo import capture_dynamo as capture
+        else:
+            from hieronnx.capture.torchscript.route import capture_torchscript as capture
+        return capture(request)
+    except (HieronnxError, MemoryError, TorchFailedError):
+        raise
+    except Exception as error:  # torch's are told apart: all else is ours
+        reason = describe_error(innermost(error))
+        if not newer_than_tested():
+            raise ExportError(
+                f"hieronnx failed while it observed torch {torch.__version__} ({reason}); this is a bug of hieronnx, "
+                "not of torch or of the model: please report it with the traceback (--debug shows it)"
+            ) from error
+        from hieronnx.capture.recorded import capture_recorded
+
+        _LOG.warning(
+            "hieronnx cannot observe torch %s (%s); going by the names of modules that torch writes itself: "
+            "calls of one module are not told apart. Please report it, or install torch %s",
+            torch.__version__,
+            reason,
+            newest,
+        )
+        _clear(request)
+        return capture_recorded(request, exporter)
+
+
+def _clear(request: ExportRequest) -> None:
+    """Remove what an exporter left."""
+    for path in request.output.parent.iterdir():
+        path.unlink()
+
+
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
     """Write the model, with a hierarchy inside if one is given."""
+    from hieronnx.capture.guard import TorchFailedError
+
     metadata = ({}, {}) if hierarchy is None else (embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
     try:
         captured.write(*metadata)
-    except (HieronnxError, MemoryError):
-        raise
-    except Exception as error:
-        raise _failed({exporter: error}) from error
+    except TorchFailedError as error:
+        cause = error.__cause__ or error
+        raise _failed({exporter: cause}) from cause
 
 
 def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResult:
@@ -265,7 +309,7 @@ def _compare_with_baseline(request: ExportRequest, exporter: str) -> CompareResu
         return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
-def _failed(failures: Mapping[str, Exception]) -> ExportError:
+def _failed(failures: Mapping[str, BaseException]) -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
@@ -279,7 +323,7 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
     """Export alone, and leave the model's training mode and the random state as they were, whatever happens."""
     import torch
 
-    from hieronnx.capture.private_torch import EXCLUSIVE
+    from hieronnx.capture.guard import EXCLUSIVE
 
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]  # TorchScript that is frozen has none
     devices = list(range(torch.cuda.device_count()))

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from hieronnx.capture.captured import ExportRequest
+from hieronnx.capture.guard import Guard
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import InputError, check_known
 
@@ -50,7 +51,7 @@ def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
 
 
 @contextmanager
-def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
+def by_position(request: ExportRequest, guard: Guard | None = None) -> Iterator[tuple[Any, ...]]:
     """Let the model take its example inputs by position, those and no others; yield them.
 
     torch.jit.trace knows no keywords, and no structures but tuples, lists and dicts. torch.onnx.export would
@@ -69,12 +70,15 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
         return
     own, forward = model.__dict__.get("forward"), model.forward
     flat, unflatten = _flatten_untraceable(_name_inputs(request))
+    make_traceable = _make_traceable
+    if guard is not None:
+        unflatten, make_traceable = guard(unflatten), guard(make_traceable)
 
     @functools.wraps(forward)
     def take_by_position(*given: Any) -> Any:
         values = unflatten(given)
         count = len(request.args)
-        return _make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
+        return make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name, _ in flat])

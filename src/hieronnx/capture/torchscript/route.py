@@ -15,14 +15,15 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.guard import Guard
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
 from hieronnx.capture.torchscript.scripted import ScriptedCalls
@@ -42,14 +43,15 @@ def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
     scripted = isinstance(request.model, torch.jit.ScriptModule)
     watcher = _ScriptedWatcher(request.model) if scripted else _Watcher(request.model)
-    options = torchscript_options(request)
+    options, guard = torchscript_options(request), Guard()
     with (
-        module_calls_through(watcher.run_call),
-        private_torch.observe_lowering(watcher),
-        private_torch.replace_file_writer(watcher.keep_file),
-        by_position(request) as args,
+        private_torch.observe_calls(guard, watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_lowering(guard, watcher),
+        private_torch.replace_file_writer(guard, watcher.keep_file),
+        by_position(request, guard) as args,
         warnings.catch_warnings(),
         private_torch.without_graph_log(),
+        guard.running_torch(),
     ):
         # That the exporter is deprecated, whoever comes here knows.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
@@ -72,6 +74,14 @@ class _HookNodes:
     start: int
     kinds: tuple[str, ...]
     """The caller's own nodes up to the end of the call."""
+
+
+class _Running(NamedTuple):
+    """A call that is running, its caller, and for one with hooks how many nodes its caller had before."""
+
+    call: CallId
+    caller: CallId | None
+    start: int | None
 
 
 class _Watcher:
@@ -109,27 +119,30 @@ class _Watcher:
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
-    def run_call(
-        self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Running | None:
         caller = self._recorder.current
         call = self._recorder.enter(module)
         if call is None:
-            return original(module, *args, **kwargs)
+            return None
         hooked = caller is not None and private_torch.has_hooks(module)
-        start = len(private_torch.traced_kinds()) if hooked else 0
+        start = len(private_torch.traced_kinds()) if hooked else None
         if caller is None:
             self._values.begin(module, args)
         self._values.recorder.note_received(call, module, args, kwargs)
-        try:
-            self._name_scope(module, call)
-            result = original(module, *args, **kwargs)
-            self._values.recorder.note_returned(call, result)
-            return result
-        finally:
-            if caller is not None and hooked:
-                self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
-            self._recorder.leave(call)
+        self._name_scope(module, call)
+        return _Running(call, caller, start)
+
+    def returned(self, running: _Running | None, result: Any) -> None:
+        if running is not None:
+            self._values.recorder.note_returned(running.call, result)
+
+    def leave(self, running: _Running | None) -> None:
+        if running is None:
+            return
+        call, caller, start = running
+        if caller is not None and start is not None:
+            self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
+        self._recorder.leave(call)
 
     def _name_scope(self, module: nn.Module, call: CallId) -> None:
         """Put the call's number into the name of the scope that torch is about to push for it."""

@@ -126,24 +126,34 @@ def check_modules(eager: nn.Module, inputs: tuple[Any, ...], result: hieronnx.Ex
     assert report.right
 
 
+def export(model: nn.Module, inputs: tuple[Any, ...], path: Path) -> hieronnx.ExportResult:
+    """Export through TorchScript, and check that torch alone writes the same graph."""
+    with quiet():
+        result = hieronnx.export(model, inputs, path, exporter="torchscript", verify_topology=True)
+    assert result.topology is not None
+    assert result.topology.same
+    return result
+
+
 @pytest.mark.parametrize("made", MAKERS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_torchscript_root_is_attributed_as_its_modules_say(name: str, made: str, tmp_path: Path) -> None:
     eager, x = build(name)
+    result = export(MAKERS[made](eager, x), (x,), tmp_path / "m.onnx")
+    assert result.hierarchy.coverage() == 1.0
+    assert {node.evidence for node in result.hierarchy.nodes} <= {"name", "parameter", "dataflow"}
+    check_modules(eager, (x,), result)
+    modules = {path for path, module in eager.named_modules() if not isinstance(module, nn.ModuleList)}
+    assert {call.id.module for call in result.hierarchy.calls} == modules
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_a_second_export_is_attributed_as_the_first(made: str, tmp_path: Path) -> None:
+    eager, x = build("repeated_calls")
     model = MAKERS[made](eager, x)
-    for again in ("first", "again"):  # torch itself inlines the model's graph as it exports it
-        with quiet():
-            result = hieronnx.export(
-                model, (x,), tmp_path / f"{again}.onnx", exporter="torchscript", verify_topology=True
-            )
-        assert result.topology is not None
-        assert result.topology.same
-        assert result.hierarchy.coverage() == 1.0
-        assert {node.evidence for node in result.hierarchy.nodes} <= {"name", "parameter", "dataflow"}
-        check_modules(eager, (x,), result)
-        calls = {call.id for call in result.hierarchy.calls}
-        modules = {path for path, module in eager.named_modules() if not isinstance(module, nn.ModuleList)}
-        assert {call.module for call in calls} == modules
+    first, again = (export(model, (x,), tmp_path / f"{n}.onnx").hierarchy for n in range(2))  # torch inlines the model
+    scopes = [[(node.op_type, node.scope, node.evidence) for node in found.nodes] for found in (first, again)]
+    assert scopes[0] == scopes[1]
 
 
 def test_modules_of_one_name_are_told_by_their_parameters(tmp_path: Path) -> None:
@@ -161,13 +171,10 @@ def test_a_traced_bert_has_the_scopes_of_its_modules(tmp_path: Path) -> None:
     model = case.build()
     inputs = tuple(case.kwargs().values())
     names = tuple(case.kwargs())
-    forward = model.forward
     wrapper = ByPosition(model, names).eval()
     with quiet():
         traced = torch.jit.trace(wrapper, inputs, strict=False)
-        result = hieronnx.export(traced, inputs, tmp_path / "bert.onnx", exporter="auto")
-    assert model.forward == forward
-    assert result.exporter == "torchscript"
+        result = hieronnx.export(traced, inputs, tmp_path / "bert.onnx", exporter="torchscript")
     assert result.hierarchy.coverage() >= 0.97
     check_modules(wrapper, inputs, result)
 
@@ -199,16 +206,12 @@ def test_inputs_by_keyword_take_their_places(tmp_path: Path) -> None:
 
 def test_a_frozen_model_is_exported_and_says_that_its_modules_are_gone(tmp_path: Path) -> None:
     eager, x = build("repeated_calls")
-    with quiet():
-        model = torch.jit.freeze(torch.jit.script(eager))
-        result = hieronnx.export(model, (x,), tmp_path / "m.onnx", exporter="torchscript", verify_topology=True)
-    assert result.topology is not None
-    assert result.topology.same
+    result = export(torch.jit.freeze(torch.jit.script(eager)), (x,), tmp_path / "m.onnx")
     assert {node.evidence for node in result.hierarchy.nodes if node.op_type == "Gemm"} == {"root"}
 
 
 def test_a_traced_module_inside_an_eager_one_is_told_by_its_parameters(tmp_path: Path) -> None:
-    eager, x = build("repeated_calls")
+    eager, x = build("methods")
     holder = nn.Sequential(nn.Linear(WIDTH, WIDTH), eager).eval()
     with quiet():
         model = nn.Sequential(holder[0], torch.jit.trace(eager, x)).eval()

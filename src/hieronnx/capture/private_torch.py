@@ -2,11 +2,7 @@
 
 torch.onnx.export offers no view of what it does between the model and the file. Each `observe_…` function here wraps
 one function of torch for as long as its context lasts; none changes what passes by. Where a torch version moves such a
-function, this is the file to fix. What differs between the versions that are supported:
-
-| torch | what | here |
-|---|---|---|
-@@TABLE@@
+function, this is the file to fix: from torch 2.10 to 2.15 all of it is the same.
 """
 
 from __future__ import annotations

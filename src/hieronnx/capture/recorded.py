@@ -52,27 +52,28 @@ def _capture(
     read: Callable[[ir.Node, Mapping[str, str]], str | None],
     write: Callable[[NodeMetadata, Mapping[str, str]], None],
 ) -> Captured:
-    first = {id(module): path for path, module in model.named_modules()}
+    modules = dict(model.named_modules())
+    first = {id(module): path for path, module in modules.items()}
     paths = {alias: first[id(module)] for alias, module in model.named_modules(remove_duplicate=False)}
     calls = {"": CallSite(ROOT, None, "")}
     scopes: list[Attribution | None] = []
 
     def attribute(_graph: int, node: ir.Node) -> None:
         path = read(node, paths)
-        scope = None if path is None else _add_calls(calls, path, model)
+        scope = None if path is None else _add_calls(calls, path, modules)
         scopes.append(None if scope is None else Attribution(scope, (scope,), "name"))
 
     view = view_model(exported, attribute)
     return Captured(tuple(calls.values()), (Stage(view, scopes),), view, {}, write)
 
 
-def _add_calls(calls: dict[str, CallSite], path: str, model: nn.Module) -> CallId:
+def _add_calls(calls: dict[str, CallSite], path: str, modules: Mapping[str, nn.Module]) -> CallId:
     """Return the call of a module, one for each; those above it that can be called are its callers."""
     if path not in calls:
         parent = path.rpartition(".")[0]
-        while parent and isinstance(model.get_submodule(parent), nn.ModuleList | nn.ModuleDict):
+        while parent and isinstance(modules[parent], nn.ModuleList | nn.ModuleDict):
             parent = parent.rpartition(".")[0]
-        calls[path] = CallSite(CallId(path, 0), _add_calls(calls, parent, model), path)
+        calls[path] = CallSite(CallId(path, 0), _add_calls(calls, parent, modules), path)
     return calls[path].id
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,23 @@ def test_a_torch_that_is_newer_than_tested_and_fits_is_observed_with_a_warning(
         f"torch {torch.__version__} is newer than those that hieronnx was tested with (up to 2.0)"
     ]
     assert {node.evidence for node in result.hierarchy.nodes} <= {"captured", "carried"}
+
+
+def test_a_torch_that_passes_another_way_is_not_taken_for_a_model_without_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private_torch, "observe_calls", lambda *_args: nullcontext())
+    model, inputs = build()
+    with quiet(), pytest.raises(ExportError, match="exported the model another way than hieronnx observes"):
+        hieronnx.export(model, inputs, tmp_path / "m.onnx", exporter="torchscript")
+
+
+def test_a_torch_that_is_older_than_tested_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private_torch, "TORCHSCRIPT", "torch.not_there_yet")
+    monkeypatch.setattr(guard, "OLDEST_TESTED", (2, 90))
+    model, inputs = build()
+    with quiet(), pytest.raises(ExportError, match=r"it supports torch 2\.90 to 2\.15: install one of these"):
+        hieronnx.export(model, inputs, tmp_path / "m.onnx", exporter="torchscript")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import hieronnx
+from hieronnx.capture.inputs import make_inputs
+from hieronnx.capture.specs import InputSpec
 from support.exports import quiet
 from support.valuecheck import check_values
 from support.zoo import CASES
@@ -202,6 +204,12 @@ def test_inputs_by_keyword_take_their_places(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(session.run(None, feeds)[0]), x * 2 + y)
     with pytest.raises(hieronnx.InputError, match="no argument by keyword 'z'; choose one of scale, y"):
         hieronnx.export(model, (x,), tmp_path / "m.onnx", {"z": y}, exporter="torchscript")
+
+
+def test_inputs_are_made_by_the_names_of_a_traced_forward() -> None:
+    eager, x = build("methods")
+    made = make_inputs(torch.jit.trace(eager, x), [InputSpec("x", "float32", (2, WIDTH))])
+    assert {name: tuple(tensor.shape) for name, tensor in made.items()} == {"x": (2, WIDTH)}
 
 
 def test_a_frozen_model_is_exported_and_says_that_its_modules_are_gone(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Guard:
         self._check()
 
     def _check(self) -> None:
-        if isinstance(self._error, HieronnxError):
+        if isinstance(self._error, HieronnxError | MemoryError):
             raise self._error
         if self._error is not None:
             raise ObserverError("an observer failed") from self._error
@@ -79,5 +79,14 @@ class Guard:
 
 def newer_than_tested(version: str | None = None) -> bool:
     """Say whether torch is newer than those that hieronnx was tested with."""
+    return _first_two(version) > NEWEST_TESTED
+
+
+def older_than_tested(version: str | None = None) -> bool:
+    """Say whether torch is older than those that hieronnx was tested with."""
+    return _first_two(version) < OLDEST_TESTED
+
+
+def _first_two(version: str | None) -> tuple[int, ...]:
     numbers = re.findall(r"\d+", torch.__version__ if version is None else version)
-    return tuple(map(int, numbers[:2])) > NEWEST_TESTED
+    return tuple(map(int, numbers[:2]))

@@ -29,7 +29,9 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
     Raises:
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.
     """
-    parameters = inspect.signature(model.forward).parameters
+    from hieronnx.capture.modules import forward_signature
+
+    parameters = forward_signature(model).parameters
     given: dict[str, InputSpec] = {}
     for spec in specs:
         if spec.name in given:
@@ -116,7 +118,9 @@ def to_dynamic_shapes(
     """
     if not dynamic:
         return None
-    parameters = inspect.signature(model.forward).parameters
+    from hieronnx.capture.modules import forward_signature
+
+    parameters = forward_signature(model).parameters
     _check_names(model, parameters, dynamic, what="dynamic input")
     for name in dynamic:
         _check_axes(name, dynamic[name], kwargs)

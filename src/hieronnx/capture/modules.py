@@ -47,6 +47,20 @@ def class_name(module: nn.Module) -> str:
     return str(getattr(module, "original_name", "")) or type(module).__name__ if scripted else type(module).__name__
 
 
+def forward_signature(module: nn.Module) -> inspect.Signature:
+    """Return the signature of a module's forward; where it was traced, what TorchScript knows of it."""
+    try:
+        return inspect.signature(module.forward)
+    except ValueError:
+        if not isinstance(module, torch.jit.ScriptModule):
+            raise
+        kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        arguments = module._c._get_method("forward").schema.arguments[1:]
+        defaults = (item.default_value if item.has_default_value() else none for item in arguments)
+        pairs = zip(arguments, defaults, strict=True)
+        return inspect.Signature([inspect.Parameter(item.name, kind, default=default) for item, default in pairs])
+
+
 def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     try:
         signature = inspect.signature(module.forward)

@@ -244,9 +244,9 @@ def _observe(request: ExportRequest, exporter: str) -> Captured:
 
     from hieronnx.capture.guard import NEWEST_TESTED, TorchFailedError, newer_than_tested
 
-    newest = ".".join(map(str, NEWEST_TESTED))
+    version, newest = torch.__version__, ".".join(map(str, NEWEST_TESTED))
     if newer_than_tested():
-        _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", torch.__version__, newest)
+        _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", version, newest)
     try:
         if exporter == "dynamo":
             from hieronnx.capture.dynamo import capture_dynamo as capture
@@ -258,21 +258,31 @@ def _observe(request: ExportRequest, exporter: str) -> Captured:
     except Exception as error:  # torch's are told apart: all else is ours
         reason = describe_error(innermost(error))
         if not newer_than_tested():
-            raise ExportError(
-                f"hieronnx failed while it observed torch {torch.__version__} ({reason}); this is a bug of hieronnx, "
-                "not of torch or of the model: please report it with the traceback (--debug shows it)"
-            ) from error
+            raise _failed_ourselves(reason) from error
         from hieronnx.capture.recorded import capture_recorded
 
         _LOG.warning(
             "hieronnx cannot observe torch %s (%s); going by the names of modules that torch writes itself: "
             "calls of one module are not told apart. Please report it, or install torch %s",
-            torch.__version__,
-            reason,
-            newest,
+            *(version, reason, newest),
         )
         _clear(request)
         return capture_recorded(request, exporter)
+
+
+def _failed_ourselves(reason: str) -> ExportError:
+    import torch
+
+    from hieronnx.capture.guard import NEWEST_TESTED, OLDEST_TESTED, older_than_tested
+
+    doing = f"hieronnx failed while it observed torch {torch.__version__} ({reason})"
+    if older_than_tested():
+        oldest, newest = (".".join(map(str, numbers)) for numbers in (OLDEST_TESTED, NEWEST_TESTED))
+        return ExportError(f"{doing}; it supports torch {oldest} to {newest}: install one of these")
+    return ExportError(
+        f"{doing}; this is a bug of hieronnx, not of torch or of the model: please report it with the traceback "
+        "(--debug shows it)"
+    )
 
 
 def _clear(request: ExportRequest) -> None:

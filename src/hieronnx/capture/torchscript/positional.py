@@ -12,6 +12,7 @@ import torch
 
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.guard import Guard
+from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import InputError, check_known
 
@@ -94,25 +95,17 @@ def by_position(request: ExportRequest, guard: Guard | None = None) -> Iterator[
 
 def _arrange(request: ExportRequest) -> tuple[Any, ...]:
     """Return the example inputs of a TorchScript model by position, with its defaults between them."""
-    rest = _script_arguments(request.model)[len(request.args) :]
-    names = [argument.name for argument in rest]
+    rest = list(forward_signature(request.model).parameters.values())[len(request.args) :]
+    names = [parameter.name for parameter in rest]
     for name in request.kwargs:
         check_known("argument by keyword", name, names)
     last = max((names.index(name) for name in request.kwargs), default=-1)
-    return (*request.args, *(request.kwargs.get(item.name, item.default_value) for item in rest[: last + 1]))
-
-
-def _script_arguments(model: Any) -> list[Any]:
-    """Return what a TorchScript model's forward takes; those that were traced have no signature in Python."""
-    return list(model._c._get_method("forward").schema.arguments[1:])
+    return (*request.args, *(request.kwargs.get(item.name, item.default) for item in rest[: last + 1]))
 
 
 def _name_inputs(request: ExportRequest) -> list[tuple[str, Any]]:
     """Return all example inputs with their names; those by position are named as `forward` names them."""
-    if isinstance(request.model, torch.jit.ScriptModule):
-        names = [argument.name for argument in _script_arguments(request.model)]
-    else:
-        names = list(inspect.signature(request.model.forward).parameters)
+    names = list(forward_signature(request.model).parameters)
     names += [f"input_{n}" for n in range(len(names), len(request.args))]  # those that *args takes
     return [*zip(names, request.args, strict=False), *request.kwargs.items()]
 

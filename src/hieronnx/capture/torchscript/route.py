@@ -23,7 +23,7 @@ from torch import nn
 from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
-from hieronnx.capture.guard import Guard
+from hieronnx.capture.guard import Guard, ObserverError
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, torchscript_options
 from hieronnx.capture.torchscript.scripted import ScriptedCalls
@@ -33,8 +33,7 @@ from hieronnx.files.splice import write_annotated
 from hieronnx.files.wire import read_node_names
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId
-from hieronnx.hierarchy.tags import CallSite
+from hieronnx.hierarchy.records import Attribution, CallId
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
@@ -113,9 +112,14 @@ class _Watcher:
         self._view = View()
 
     def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
-        """Return what was captured, once torch is done."""
-        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
-        return Captured(sites, tuple(self._stages), self._view, self._values.passed(), write)
+        """Return what was captured, once torch is done.
+
+        Raises:
+            ObserverError: torch did not pass where it is observed.
+        """
+        if not self._recorder.sites or not self.model_bytes:
+            raise ObserverError("torch exported the model another way than hieronnx observes")
+        return Captured(tuple(self._recorder.sites), tuple(self._stages), self._view, self._values.passed(), write)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 

@@ -3,13 +3,18 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Another torch, in an environment of its own, with the tests that concern capture.
+TORCH ?= 2.15.0
+TORCH_VENV = .venv-torch-$(TORCH)
+CAPTURE_TESTS := tests/capture tests/test_zoo.py tests/tools/test_export.py tests/tools/test_failures.py
 
-.PHONY: help demo test test-long lint format bench strategies clean
+.PHONY: help demo test test-long test-torch lint format bench strategies clean
 
 help:
 	@echo "make demo       export the built-in model, print its tree and coverage"
 	@echo "make test       run the test suite"
 	@echo "make test-long  run the tests that take minutes"
+	@echo "make test-torch TORCH=2.15.0   run the tests of capture with another torch, in an environment of its own"
 	@echo "make lint       ruff, ruff format --check, mypy"
 	@echo "make bench      measure hieronnx beside its peers; writes docs/benchmarks.md"
 	@echo "make strategies measure how well each strategy does; writes the tables of docs/strategies.md"
@@ -29,6 +34,16 @@ test: $(STAMP)
 test-long: $(STAMP)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
+$(TORCH_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TORCH_VENV)
+	grep -v '^torch==' constraints.txt > $(TORCH_VENV)/constraints.txt
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt torch==$(TORCH)
+	$(TORCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c $(TORCH_VENV)/constraints.txt torch==$(TORCH) -e ".[dev]"
+	@touch $@
+
+test-torch: $(TORCH_VENV)/.installed
+	HF_HUB_OFFLINE=1 $(TORCH_VENV)/bin/python -m pytest -n auto --dist loadgroup -m "not long" $(CAPTURE_TESTS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -45,4 +60,4 @@ strategies: $(STAMP)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks strategies
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-torch-* dist .mypy_cache .ruff_cache .pytest_cache

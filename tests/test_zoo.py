@@ -13,7 +13,7 @@ from support.literals import misplaced_literals, stray_literals
 from support.valuecheck import check_values
 from support.zoo import CASES
 
-# Copies of an input as an output, and scripted roots, of which torch says nothing.
+# Copies of an input as an output; and a cast that torch puts into the root's own code where it simplifies a script.
 NOTHING_KNOWN = {"input_as_output", "same_output_twice", "scripted_root"}
 
 EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]

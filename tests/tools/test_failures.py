@@ -109,12 +109,8 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     """Return all that an export could leave behind in the model or in the process, comparable by `==`."""
     random_states = [torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())]
     modules = {path: describe(module) for path, module in model.named_modules()}
-    patched = [
-        private_torch.dynamo_core,
-        private_torch.torchscript_utils,
-        private_torch.onnx_proto_utils,
-        private_torch.proxy_tensor._ModuleStackTracer,
-    ]
+    utils = [f"{private_torch.TORCHSCRIPT}.{name}" for name in ("utils", "onnx_proto_utils")]
+    patched = [private_torch.find_owner(owner) for owner in (private_torch.DYNAMO, private_torch.TRACER, *utils)]
     return {
         "random": random_states,
         "modules": modules,

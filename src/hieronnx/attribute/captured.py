@@ -54,14 +54,14 @@ def _carry_along(stages: Sequence[Stage], tree: CallTree) -> Carried:
 
 def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stage, tree: CallTree) -> Carried:
     """Carry the scopes of one graph to the next; where carry is not certain, what torch itself says comes first."""
-    pairs = zip(after.sources, after.scopes, strict=True)
-    recorded = [(None if source is None else scopes[source]) or scope for source, scope in pairs]
+    torch_says = zip(after.sources, after.scopes, strict=True)
+    recorded = [(None if source is None else scopes[source]) or scope for source, scope in torch_says]
     if after.translated:
         _give_to_readers(after, scopes, recorded)
         return Carried(recorded, {}, [None] * len(before.view.names))
     carried = carry_scopes(before.view, scopes, after.view, tree)
     nodes = [
-        scope if scope is not None and scope.evidence in ("captured", "carried") else own or scope
+        own if own is not None and _is_better(own, scope) else scope
         for scope, own in zip(carried.nodes, recorded, strict=True)
     ]
     names = before.parameters
@@ -70,6 +70,13 @@ def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stag
         for tensor, folded in carried.initializers.items()
     }
     return Carried(nodes, initializers, carried.tensors)
+
+
+def _is_better(own: Attribution, carried: Attribution | None) -> bool:
+    """Say whether torch's word on a node counts more than what carry found: unless that is certain, or has it too."""
+    return carried is None or not (
+        carried.evidence in ("captured", "carried") or set(own.origins) <= set(carried.origins)
+    )
 
 
 def _give_to_readers(

@@ -28,13 +28,15 @@ from hieronnx.attribute.groups import divide_region
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
-from hieronnx.hierarchy.records import Attribution, CallId
+from hieronnx.hierarchy.records import CONFIDENCE, Attribution, CallId
 from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Match, Matcher
 from hieronnx.match.tensors import map_tensors, pair_constants
 
 # A node that may do the work of more calls than this does not do the work of all.
 _MANY = 8
+_STRENGTH = list(CONFIDENCE)
+"""Kinds of evidence, the strongest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,13 @@ class _Attributor:
 
     def _attribute(self, index: int, core: Sequence[int], proven: bool) -> Attribution | None:
         """Attribute a node of B that does the work of these nodes of A: all their scopes are its origins."""
-        if not core:
-            return None
         own = [scope for n in core if (scope := self._scopes[n]) is not None]
-        joined = self._tree.join(own, "carried" if proven else "name")
+        if not own:
+            return None
+        uncertain = [scope.evidence for scope in own if CONFIDENCE[scope.evidence] != "high"]
+        # What is made of nodes of which none is certain is no more certain than they are.
+        weakest = max(uncertain, key=_STRENGTH.index) if len(uncertain) == len(own) else "carried"
+        joined = self._tree.join(own, weakest if proven else "name")
         untouched = proven and len(core) == 1 and self._a.nodes[core[0]].op == self._b.nodes[index].op
         evidence, rule = (own[0].evidence, own[0].rule) if untouched else (joined.evidence, "")
         copies = (origin for n in core for origin in self._merged.get(n, ()))

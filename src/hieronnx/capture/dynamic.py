@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.inputs import check_names, sort_inputs
+from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.names import list_parameters, name_arguments, name_leaves
 from hieronnx.capture.private_torch import pytree
 from hieronnx.capture.specs import suggest
@@ -37,7 +37,7 @@ def to_dynamic_shapes(
     """
     if not dynamic:
         return None
-    parameters = inspect.signature(model.forward).parameters
+    parameters = forward_signature(model).parameters
     dynamic = _expand(dynamic, kwargs)
     check_names(model, parameters, dynamic, what="dynamic input")
     for name in dynamic:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,8 @@ from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.dynamo_names import DynamoNames
+from hieronnx.capture.guard import Guard
+from hieronnx.capture.torchscript.scripted import refine_by_parameters
 from hieronnx.errors import writing
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
@@ -36,30 +38,39 @@ _SAVE_OPTIONS = {"export_params": "include_initializers", "keep_initializers_as_
 
 def capture_dynamo(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=True)`, up to the finished model in memory."""
-    watcher = _Watcher(request.model)
-    names = DynamoNames(request)
-    options = dict(request.options)
+    watcher, guard, names = _Watcher(request.model), Guard(), DynamoNames(request)
 
     def returned(token: Any, result: Any) -> None:
         watcher.returned(token, result)
         if token == ROOT:
             names.note_returned(result)
 
+    with (
+        private_torch.observe_module_calls(guard, watcher.enter, returned, watcher.leave),
+        private_torch.observe_translation(guard, names.translated),
+        private_torch.observe_renaming(guard, names.rename_inputs, names.rename_outputs),
+        private_torch.observe_fx_nodes(guard, watcher.mark),
+        private_torch.observe_translation(guard, watcher.keep_raw),
+        private_torch.observe_traced_tensors(guard, watcher.values.note_version),
+        private_torch.observe_retraced_nodes(guard, watcher.values.follow),
+        private_torch.observe_translated_graphs(guard, watcher.values.keep_values),
+        guard.running_torch(),
+    ):
+        program, write = export_program(request)
+    sites, raw, passed = watcher.finish()
+    view = view_model(program.model)
+    unknown = [None] * len(view.nodes)
+    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
+
+
+def export_program(request: ExportRequest) -> tuple[torch.onnx.ONNXProgram, Callable[..., None]]:
+    """Run torch's exporter; return the program, and what writes it with metadata."""
+    options = dict(request.options)
     saving = {ours: options.pop(name) for name, ours in _SAVE_OPTIONS.items() if name in options}
     saving["external_data"] = options.pop("external_data", True)
-    with (
-        private_torch.observe_module_calls(watcher.enter, returned, watcher.leave),
-        private_torch.observe_translation(names.translated),
-        private_torch.observe_renaming(names.rename_inputs, names.rename_outputs),
-        private_torch.observe_fx_nodes(watcher.mark),
-        private_torch.observe_translation(watcher.keep_raw),
-        private_torch.observe_traced_tensors(watcher.values.note_version),
-        private_torch.observe_retraced_nodes(watcher.values.follow),
-        private_torch.observe_translated_graphs(watcher.values.keep_values),
-    ):
-        program = torch.onnx.export(
-            request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
-        )
+    program = torch.onnx.export(
+        request.model, request.args, None, kwargs=dict(request.kwargs), dynamo=True, verbose=False, **options
+    )
     assert program is not None  # it is None only for dynamo=False
 
     def write(nodes: NodeMetadata, about: Mapping[str, str]) -> None:
@@ -70,13 +81,10 @@ def capture_dynamo(request: ExportRequest) -> Captured:
                     del node.metadata_props[key]
             for key, value in nodes.get((graph, first_output(node)), {}).items():
                 node.metadata_props.setdefault(key, value)
-        with writing(request.destination):
+        with Guard().running_torch(), writing(request.destination):
             program.save(request.output, **saving)
 
-    sites, raw, passed = watcher.finish()
-    view = view_model(program.model)
-    unknown = [None] * len(view.nodes)
-    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
+    return program, write
 
 
 class _Watcher:
@@ -95,6 +103,7 @@ class _Watcher:
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it traces again."""
         self._raw: Stage | None = None
+        self._sites: tuple[CallSite, ...] = ()
         self._final: Mapping[CallId, CallId] = {}
         self._model = model
         self._evidence = "captured"
@@ -102,7 +111,7 @@ class _Watcher:
     def finish(self) -> tuple[tuple[CallSite, ...], Stage, dict[CallId, CallIO]]:
         """Return the calls, the raw graph, and what each call received and returned, by the tensors of that graph."""
         assert self._raw is not None
-        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
+        sites = self._sites or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
         recorded = {call: io for call, io in self.values.recorder.calls.items() if call in self._final}
         passed = {self._final[call]: io.renumber(self.values.find_tensor) for call, io in recorded.items()}
         return sites, self._raw, passed
@@ -198,7 +207,9 @@ class _Watcher:
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         scopes: list[Attribution | None] = []
-        self._raw = Stage(view_model(model, lambda _, node: scopes.append(self._attribute(node))), scopes)
+        view = view_model(model, lambda _, node: scopes.append(self._attribute(node)))
+        refined, self._sites = refine_by_parameters(self._model, view, scopes, self._recorder.sites)
+        self._raw = Stage(view, refined)
         self.values.keep_raw(self._raw.view)
 
     def _attribute(self, node: ir.Node) -> Attribution | None:

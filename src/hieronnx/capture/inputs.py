@@ -49,7 +49,9 @@ def make_examples(model: nn.Module, specs: Iterable[InputSpec] = ()) -> Examples
     Raises:
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.
     """
-    parameters = inspect.signature(model.forward).parameters
+    from hieronnx.capture.modules import forward_signature
+
+    parameters = forward_signature(model).parameters
     given: dict[str, InputSpec] = {}
     for spec in specs:
         if spec.name in given:

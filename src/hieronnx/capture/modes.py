@@ -11,7 +11,7 @@ from torch import nn
 from torch.onnx import TrainingMode
 
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.private_torch import EXCLUSIVE
+from hieronnx.capture.guard import EXCLUSIVE
 
 _LOG = logging.getLogger("hieronnx")
 
@@ -19,7 +19,7 @@ _LOG = logging.getLogger("hieronnx")
 @contextmanager
 def undisturbed(model: nn.Module, *, train: bool) -> Iterator[None]:
     """Export alone, in training mode if asked to; leave that mode and the random state as they were in any case."""
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]  # TorchScript that is frozen has none
     devices = list(range(torch.cuda.device_count()))
     try:
         if train and not model.training:
@@ -39,7 +39,7 @@ def settle_mode(request: ExportRequest, exporter: str, *, train: bool) -> bool:
     mode = request.options.get("training", TrainingMode.EVAL)
     if exporter == "torchscript" and mode != TrainingMode.PRESERVE:
         request.model.train(mode == TrainingMode.TRAINING)
-    training = [path for path, module in request.model.named_modules() if module.training]
+    training = [path for path, module in request.model.named_modules() if getattr(module, "training", False)]
     if training and not train and mode == TrainingMode.EVAL:
         what = "the model is" if training[0] == "" else f"'{training[0]}' is"
         _LOG.warning(

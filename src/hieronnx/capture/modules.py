@@ -41,10 +41,7 @@ def _has_forward(module: nn.Module) -> bool:
 
 def _name_class(module: nn.Module) -> tuple[str, str]:
     """Return the class of a module by its own name, and by its qualified one."""
-    kind = type(module)
-    # All scripted modules are of one class; what was scripted is what people know.
-    scripted = isinstance(module, torch.jit.ScriptModule)
-    name = getattr(module, "original_name", kind.__name__) if scripted else kind.__name__
+    kind, name = type(module), class_name(module)
     return name, f"{kind.__module__}.{kind.__qualname__.removesuffix(kind.__name__)}{name}"
 
 
@@ -66,6 +63,26 @@ def _describe(path: str, module: nn.Module) -> Module:
         depth=path.count(".") + 1 if path else 0,
         child_classes={name: _name_class(child)[1] for name, child in children.items()},
     )
+
+
+def class_name(module: nn.Module) -> str:
+    """Return the name of a module's class; all scripted modules are of one: what was scripted is what people know."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(getattr(module, "original_name", "")) or type(module).__name__ if scripted else type(module).__name__
+
+
+def forward_signature(module: nn.Module) -> inspect.Signature:
+    """Return the signature of a module's forward; where it was traced, what TorchScript knows of it."""
+    try:
+        return inspect.signature(module.forward)
+    except ValueError:
+        if not isinstance(module, torch.jit.ScriptModule):
+            raise
+        kind, none = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        arguments = module._c._get_method("forward").schema.arguments[1:]
+        defaults = (item.default_value if item.has_default_value() else none for item in arguments)
+        pairs = zip(arguments, defaults, strict=True)
+        return inspect.Signature([inspect.Parameter(item.name, kind, default=default) for item, default in pairs])
 
 
 def _describe_forward(module: nn.Module) -> tuple[tuple[str, ...], Mapping[str, Any]]:

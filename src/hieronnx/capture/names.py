@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.private_torch import pytree
 
 _OUTPUT = "output"
@@ -64,7 +65,7 @@ def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
 def list_parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a model's `forward`; none where it does not tell, as one that torch traced."""
     try:
-        return inspect.signature(model.forward).parameters
+        return forward_signature(model).parameters
     except (TypeError, ValueError):
         return {}
 

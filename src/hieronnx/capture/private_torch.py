@@ -2,16 +2,16 @@
 
 torch.onnx.export offers no view of what it does between the model and the file. Each `observe_…` function here wraps
 one function of torch for as long as its context lasts; none changes what passes by. Where a torch version moves such a
-function, this is the file to fix.
+function, this is the file to fix: from torch 2.10 to 2.15 all of it is the same.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import FrameType, ModuleType
+from importlib import import_module
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -23,65 +23,88 @@ from torch._ops import OpOverload as OpOverload
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.nn.modules import module as module_hooks
-from torch.onnx._internal.exporter import _core as dynamo_core
-from torch.onnx._internal.exporter import _ir_passes as dynamo_passes
-from torch.onnx._internal.torchscript_exporter import onnx_proto_utils
-from torch.onnx._internal.torchscript_exporter import utils as torchscript_utils
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hieronnx.capture.guard import Guard, ObserverError
 from hieronnx.capture.torchscript.graphs import all_values, output_numbers
-from hieronnx.errors import ExportError
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 disable_dispatch_modes = _disable_current_modes
 pytree = _pytree
-EXCLUSIVE: AbstractContextManager[Any] = threading.RLock()
-"""Lets one export at a time observe torch: what is wrapped is the same for the whole process."""
+DYNAMO = "torch.onnx._internal.exporter._core"
+DYNAMO_PASSES = "torch.onnx._internal.exporter._ir_passes"
+TORCHSCRIPT = "torch.onnx._internal.torchscript_exporter"
+TRACER = "torch.fx.experimental.proxy_tensor:_ModuleStackTracer"
+PASSES = "torch:_C"
 
 _Context: TypeAlias = AbstractContextManager[None]
 
 
+def find_owner(owner: str) -> Any:
+    """Return the module, or the class in it, that has a function of torch: `package.module` or `package.module:Class`.
+
+    Raises:
+        ObserverError: If this version of torch has no such thing.
+    """
+    module, _, name = owner.partition(":")
+    try:
+        return getattr(import_module(module), name) if name else import_module(module)
+    except (ImportError, AttributeError) as error:
+        raise ObserverError(f"torch has no {owner.replace(':', '.')}, which hieronnx observes") from error
+
+
 @contextmanager
-def _wrapped(owner: ModuleType | type, name: str, run: Callable[..., Any]) -> Iterator[None]:
+def _wrapped(owner: str, name: str, run: Callable[..., Any]) -> Iterator[None]:
     """Let `run(original, *args, **kwargs)` take the place of a function of torch while the context lasts."""
-    original = getattr(owner, name, None)
+    holder = find_owner(owner)
+    original = getattr(holder, name, None)
     if original is None:
-        raise ExportError(
-            f"torch {torch.__version__} has no {owner.__name__}.{name}, which hieronnx observes; "
-            "install the torch version that hieronnx's constraints name"
-        )
+        raise ObserverError(f"torch has no {owner.replace(':', '.')}.{name}, which hieronnx observes")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return run(original, *args, **kwargs)
 
-    setattr(owner, name, call)
+    setattr(holder, name, call)
     try:
         yield
     finally:
-        setattr(owner, name, original)
+        setattr(holder, name, original)
 
 
-def _before(owner: ModuleType | type, name: str, observe: Callable[..., None]) -> _Context:
-    """Call `observe(*args, **kwargs)` before each run of a function of torch."""
+def _around(
+    guard: Guard,
+    owner: str,
+    name: str,
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., None] | None = None,
+    leave: Callable[[Any], None] | None = None,
+) -> _Context:
+    """Observe each run of a function of torch: all that is called here is ours, but the function itself.
+
+    Args:
+        guard: Keeps what an observer raises.
+        owner: Where the function is.
+        name: The function.
+        before: Called with its arguments; what it returns is the token of this run.
+        after: Called with the token, the result and the arguments, unless it raised.
+        leave: Called with the token in the end, also if it raised.
+    """
+    begin, end, finish = (guard(observe) if observe else None for observe in (before, after, leave))
 
     def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        observe(*args, **kwargs)
-        return original(*args, **kwargs)
-
-    return _wrapped(owner, name, run)
-
-
-def _after(owner: ModuleType | type, name: str, observe: Callable[..., None]) -> _Context:
-    """Call `observe(result, *args, **kwargs)` after each run of a function of torch."""
-
-    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        observe(result, *args, **kwargs)
-        return result
+        token = begin(*args, **kwargs) if begin else None
+        try:
+            result = original(*args, **kwargs)
+            if end:
+                end(token, result, *args, **kwargs)
+            return result
+        finally:
+            if finish:
+                finish(token)
 
     return _wrapped(owner, name, run)
 
@@ -89,10 +112,13 @@ def _after(owner: ModuleType | type, name: str, observe: Callable[..., None]) ->
 # -- the dynamo exporter --------------------------------------------------------------------------------
 
 
-def observe_translation(observer: Callable[[ir.Model, Any], None]) -> _Context:
+def observe_translation(guard: Guard, observer: Callable[[ir.Model, Any], None]) -> _Context:
     """Call the observer with each raw ONNX model and its ExportedProgram, before torch converts or optimizes it."""
-    name = "_exported_program_to_onnx_program"
-    return _after(dynamo_core, name, lambda result, program, **_options: observer(result.model, program))
+
+    def translated(_token: None, result: Any, program: Any, **_options: Any) -> None:
+        observer(result.model, program)
+
+    return _around(guard, DYNAMO, "_exported_program_to_onnx_program", after=translated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,52 +136,49 @@ class TracedCall:
 
 
 def observe_module_calls(
-    enter: Callable[[TracedCall], Any], returned: Callable[[Any, Any], None], leave: Callable[[Any], None]
+    guard: Guard, enter: Callable[[TracedCall], Any], returned: Callable[[Any, Any], None], leave: Callable[[Any], None]
 ) -> _Context:
     """Call `enter(call)`, `returned(token, result)` and `leave(token)` for each module call that is traced."""
 
-    def call_module(original: Any, tracer: Any, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+    def call_module(tracer: Any, module: Any, _forward: Any, args: Any, kwargs: Any) -> Any:
         proxied = isinstance(module, proxy_tensor._AttrProxy)
         path = tracer.proxy_paths.get(module) if proxied else tracer.submodule_paths.get(module)
         base = tracer.proxy_modules[module] if proxied else module
         number, path = tracer.num_calls.get(path, 0), path and strip_root(path)
         key = f"L__self__{path}@{number}" if number else f"L__self__{path}"  # as it is once the tracing is done
-        token = enter(TracedCall(base, path, key, tracer, args, kwargs))
-        try:
-            result = original(tracer, module, forward, args, kwargs)
-            returned(token, result)
-            return result
-        finally:
-            leave(token)
+        return enter(TracedCall(base, path, key, tracer, args, kwargs))
 
-    return _wrapped(proxy_tensor._ModuleStackTracer, "call_module", call_module)
+    def after(token: Any, result: Any, *_args: Any) -> None:
+        returned(token, result)
+
+    return _around(guard, TRACER, "call_module", call_module, after, leave)
 
 
-def observe_fx_nodes(observer: Callable[[torch.fx.Node], None]) -> _Context:
+def observe_fx_nodes(guard: Guard, observer: Callable[[torch.fx.Node], None]) -> _Context:
     """Call the observer with each FX node that torch.export creates while it traces modules."""
-    return _after(proxy_tensor._ModuleStackTracer, "create_node", lambda node, *_args, **_kwargs: observer(node))
+    return _around(guard, TRACER, "create_node", after=lambda _token, node, *_args, **_kwargs: observer(node))
 
 
-def observe_traced_tensors(observer: Callable[[torch.Tensor, torch.fx.Node], None]) -> _Context:
+def observe_traced_tensors(guard: Guard, observer: Callable[[torch.Tensor, torch.fx.Node], None]) -> _Context:
     """Call the observer with each tensor that torch traces, and the FX node that now stands for it."""
 
-    def traced(_result: None, value: Any, _tracer: Any, proxy: Any) -> None:
+    def traced(_token: None, _result: None, value: Any, _tracer: Any, proxy: Any) -> None:
         if isinstance(value, torch.Tensor):
             observer(value, proxy.proxy.node)
 
-    return _after(proxy_tensor, "set_proxy_slot", traced)
+    return _around(guard, proxy_tensor.__name__, "set_proxy_slot", after=traced)
 
 
-def observe_retraced_nodes(observer: Callable[[torch.fx.Node, torch.fx.Node], None]) -> _Context:
+def observe_retraced_nodes(guard: Guard, observer: Callable[[torch.fx.Node, torch.fx.Node], None]) -> _Context:
     """Call the observer with each FX node that torch runs to trace it again, and the node that now stands for it."""
 
-    def run(result: Any, _interpreter: Any, node: torch.fx.Node) -> None:
+    def run(_token: None, result: Any, _interpreter: Any, node: torch.fx.Node) -> None:
         mode = proxy_tensor.get_proxy_mode() if isinstance(result, torch.Tensor) else None
         new = None if mode is None else traced_node(result, mode.tracer)
         if new is not None:
             observer(node, new)
 
-    return _after(torch.fx.Interpreter, "run_node", run)
+    return _around(guard, "torch.fx:Interpreter", "run_node", after=run)
 
 
 def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
@@ -167,17 +190,23 @@ def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
     return None if slot is None else slot.proxy.node
 
 
-def observe_translated_graphs(observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> _Context:
+def observe_translated_graphs(guard: Guard, observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> _Context:
     """Call the observer with each FX graph that was translated to ONNX, and what each node's name became."""
-    return _after(dynamo_core, "_translate_fx_graph", lambda values, graph, *_args, **_kwargs: observer(graph, values))
+
+    def translated(_token: None, values: Any, graph: torch.fx.Graph, *_args: Any, **_kwargs: Any) -> None:
+        observer(graph, values)
+
+    return _around(guard, DYNAMO, "_translate_fx_graph", after=translated)
 
 
 @contextmanager
-def observe_renaming(inputs: Callable[[ir.Model], None], outputs: Callable[[ir.Model], None]) -> Iterator[None]:
+def observe_renaming(
+    guard: Guard, inputs: Callable[[ir.Model], None], outputs: Callable[[ir.Model], None]
+) -> Iterator[None]:
     """Call the observers with the finished model, before torch gives its inputs and its outputs the names asked for."""
     with (
-        _before(dynamo_passes, "rename_inputs", lambda model, _names: inputs(model)),
-        _before(dynamo_passes, "rename_outputs", lambda model, _names: outputs(model)),
+        _around(guard, DYNAMO_PASSES, "rename_inputs", lambda model, _names: inputs(model)),
+        _around(guard, DYNAMO_PASSES, "rename_outputs", lambda model, _names: outputs(model)),
     ):
         yield
 
@@ -315,49 +344,53 @@ class _LoweringObserver(Protocol):
 
 
 @contextmanager
-def observe_lowering(observer: _LoweringObserver) -> Iterator[None]:
+def observe_lowering(guard: Guard, observer: _LoweringObserver) -> Iterator[None]:
     """Tell the observer of each step from the traced graph to the finished graph of ONNX operators."""
     parameters = 0
 
-    def optimize(original: Any, graph: torch.Graph, *args: Any, **kwargs: Any) -> Any:
+    def optimize(_graph: torch.Graph, *_args: Any, **kwargs: Any) -> None:
         nonlocal parameters
         parameters = len(kwargs.get("params_dict") or ())
-        result = original(graph, *args, **kwargs)
-        observer.exported(result)
-        return result
 
-    def lower(original: Any, graph: torch.Graph, *args: Any) -> Any:
-        observer.simplified(graph)
-        result = original(graph, *args)
+    def lowered(_token: None, result: torch.Graph, graph: torch.Graph, *_args: Any) -> None:
         observer.inputs_lowered(_numbers(graph.inputs()), _numbers(result.inputs()))
-        return result
 
-    def lower_node(
-        original: Any, graph: Any, block: Any, node: Any, inputs: Any, env: Any, values: Any, new_nodes: Any, *args: Any
-    ) -> Any:
-        count = len(new_nodes)
-        result = original(graph, block, node, inputs, env, values, new_nodes, *args)
-        observer.lowered(node, new_nodes[count:], result)
-        return result
+    def lowered_node(count: int, result: Any, *args: Any) -> None:
+        observer.lowered(args[2], args[6][count:], result)
 
-    def canonicalize(original: Any, graph: torch.Graph, *args: Any) -> Any:
-        before = _numbers(all_values(graph))
-        result = original(graph, *args)
+    def renumbered(before: list[int], result: torch.Graph, *_args: Any) -> None:
         observer.renumbered(before, _numbers(all_values(result)))
-        return result
 
+    utils = f"{TORCHSCRIPT}.utils"
     with (
-        _before(torch._C, "_jit_pass_onnx_function_substitution", observer.traced),
-        _wrapped(torchscript_utils, "_optimize_graph", optimize),
-        _after(torch._C, "_jit_pass_inline", lambda _result, graph: observer.inlined(graph, parameters)),
-        _wrapped(torch._C, "_jit_pass_onnx", lower),
-        _wrapped(torchscript_utils, "_run_symbolic_function", lower_node),
-        _wrapped(torch._C, "_jit_pass_canonicalize", canonicalize),
-        _before(torchscript_utils, "_set_input_and_output_names", lambda graph, *_names: observer.renaming(graph)),
-        _before(torchscript_utils, "_apply_friendly_debug_names", lambda graph, *_args: observer.folded(graph)),
-        _before(torch._C, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", observer.finished),
+        _around(guard, PASSES, "_jit_pass_onnx_function_substitution", observer.traced),
+        _around(guard, utils, "_optimize_graph", optimize, lambda _, result, *_a, **_k: observer.exported(result)),
+        _around(guard, PASSES, "_jit_pass_inline", after=lambda _, __, graph: observer.inlined(graph, parameters)),
+        _around(guard, PASSES, "_jit_pass_onnx", lambda graph, *_: observer.simplified(graph), lowered),
+        _around(guard, utils, "_run_symbolic_function", lambda *args: len(args[6]), lowered_node),
+        _around(guard, PASSES, "_jit_pass_canonicalize", lambda graph, *_: _numbers(all_values(graph)), renumbered),
+        _around(guard, utils, "_set_input_and_output_names", lambda graph, *_: observer.renaming(graph)),
+        _around(guard, utils, "_apply_friendly_debug_names", lambda graph, *_: observer.folded(graph)),
+        _around(guard, PASSES, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", observer.finished),
     ):
         yield
+
+
+def observe_calls(
+    guard: Guard,
+    enter: Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], Any],
+    returned: Callable[[Any, Any], None],
+    leave: Callable[[Any], None],
+) -> _Context:
+    """Call `enter(module, args, kwargs)`, `returned(token, result)` and `leave(token)` for each call of a module."""
+
+    def before(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return enter(module, args, kwargs)
+
+    def after(token: Any, result: Any, *_args: Any, **_kwargs: Any) -> None:
+        returned(token, result)
+
+    return _around(guard, "torch.nn:Module", "__call__", before, after, leave)
 
 
 def _numbers(values: Iterable[torch.Value]) -> list[int]:
@@ -369,14 +402,14 @@ def without_graph_log() -> Iterator[None]:
     """Keep torch from printing the whole graph on standard output when it cannot export it."""
     enabled = torch._C._jit_is_onnx_log_enabled()
     try:
-        with _wrapped(torch._C, "_jit_onnx_log", lambda _original, *_args: None):
+        with _wrapped(PASSES, "_jit_onnx_log", lambda _original, *_args: None):
             yield
     finally:
         torch._C._jit_set_onnx_log_enabled(enabled)  # torch forgets to
 
 
-def replace_file_writer(write: Callable[[bytes], None]) -> _Context:
+def replace_file_writer(guard: Guard, write: Callable[[bytes], None]) -> _Context:
     """Let `write(model_bytes)` take the model instead of torch writing it."""
-    return _wrapped(
-        onnx_proto_utils, "_export_file", lambda _original, model_bytes, _file, _export_map: write(model_bytes)
-    )
+    keep = guard(write)
+    owner = f"{TORCHSCRIPT}.onnx_proto_utils"
+    return _wrapped(owner, "_export_file", lambda _original, model_bytes, _file, _export_map: keep(model_bytes))

@@ -51,7 +51,7 @@ class AxesCheck(Result):
 
 def check_axes(
     request: ExportRequest,
-    failure: Exception | None,
+    failure: BaseException | None,
     report: Callable[[str], None],
     *,
     check: bool | None,
@@ -84,7 +84,7 @@ def check_axes(
     return found
 
 
-def advise_on(request: ExportRequest, failure: Exception | None) -> str:
+def advise_on(request: ExportRequest, failure: BaseException | None) -> str:
     """Say what to do where dynamo refused dynamic axes; nothing where it did not, or nothing is known."""
     from hieronnx.capture.dynamic import advise, list_dynamic_axes
     from hieronnx.capture.private_torch import is_about_dynamic_axes

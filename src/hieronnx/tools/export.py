@@ -298,39 +298,93 @@ def _check(
 
 def _capture(
     request: ExportRequest, exporter: str, report: Callable[[str], None]
-) -> tuple[str, Captured, Exception | None]:
+) -> tuple[str, Captured, BaseException | None]:
     """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
-    from hieronnx.capture.dynamo import capture_dynamo
-    from hieronnx.capture.torchscript.route import capture_torchscript
+    from hieronnx.capture.guard import TorchFailedError
 
-    routes = {"dynamo": capture_dynamo, "torchscript": capture_torchscript}
-    names = tuple(routes) if exporter == "auto" else (exporter,)
-    failures: dict[str, Exception] = {}
+    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
+    failures: dict[str, BaseException] = {}
     for name in names:
         report(f"exporting with {name}")
         try:
-            return name, routes[name](request), failures.get("dynamo")
-        except (HieronnxError, MemoryError):
-            raise
-        except Exception as error:
-            failures[name] = error
-            for path in request.output.parent.iterdir():
-                path.unlink()
+            return name, _observe(request, name), failures.get("dynamo")
+        except TorchFailedError as error:
+            failures[name] = error.__cause__ or error
+            _clear(request)
             if name != names[-1]:
-                reason = describe_error(innermost(error))
+                reason = describe_error(innermost(failures[name]))
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
     raise _failed(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
 
 
+def _observe(request: ExportRequest, exporter: str) -> Captured:
+    """Export and observe torch; in a torch where that does not work yet, go by what torch itself records.
+
+    Raises:
+        TorchFailedError: torch or the model failed.
+        ExportError: hieronnx failed, in a torch that it was tested with: that is a bug.
+    """
+    import torch
+
+    from hieronnx.capture.guard import NEWEST_TESTED, TorchFailedError, newer_than_tested
+
+    version, newest = torch.__version__, ".".join(map(str, NEWEST_TESTED))
+    if newer_than_tested():
+        _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", version, newest)
+    try:
+        if exporter == "dynamo":
+            from hieronnx.capture.dynamo import capture_dynamo as capture
+        else:
+            from hieronnx.capture.torchscript.route import capture_torchscript as capture
+        return capture(request)
+    except (HieronnxError, MemoryError, TorchFailedError):
+        raise
+    except Exception as error:  # torch's are told apart: all else is ours
+        reason = describe_error(innermost(error))
+        if not newer_than_tested():
+            raise _failed_ourselves(reason) from error
+        from hieronnx.capture.recorded import capture_recorded
+
+        _LOG.warning(
+            "hieronnx cannot observe torch %s (%s); going by the names of modules that torch writes itself: "
+            "calls of one module are not told apart. Please report it, or install torch %s",
+            *(version, reason, newest),
+        )
+        _clear(request)
+        return capture_recorded(request, exporter)
+
+
+def _failed_ourselves(reason: str) -> ExportError:
+    import torch
+
+    from hieronnx.capture.guard import NEWEST_TESTED, OLDEST_TESTED, older_than_tested
+
+    doing = f"hieronnx failed while it observed torch {torch.__version__} ({reason})"
+    if older_than_tested():
+        oldest, newest = (".".join(map(str, numbers)) for numbers in (OLDEST_TESTED, NEWEST_TESTED))
+        return ExportError(f"{doing}; it supports torch {oldest} to {newest}: install one of these")
+    return ExportError(
+        f"{doing}; this is a bug of hieronnx, not of torch or of the model: please report it with the traceback "
+        "(--debug shows it)"
+    )
+
+
+def _clear(request: ExportRequest) -> None:
+    """Remove what an exporter left."""
+    for path in request.output.parent.iterdir():
+        path.unlink()
+
+
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
     """Write the model, with a hierarchy inside if one is given."""
+    from hieronnx.capture.guard import TorchFailedError
+
     metadata = ({}, {}) if hierarchy is None else (embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
     try:
         captured.write(*metadata)
-    except (HieronnxError, MemoryError):
-        raise
-    except Exception as error:
-        raise _failed({exporter: error}) from error
+    except TorchFailedError as error:
+        cause = error.__cause__ or error
+        raise _failed({exporter: cause}) from cause
 
 
 def _check_layers(hierarchy: Hierarchy, view: View) -> tuple[Finding, ...]:
@@ -361,7 +415,7 @@ def _compare_with_baseline(request: ExportRequest, exporter: str, *, train: bool
         return replace(compare(staged, request.destination), a="torch.onnx.export")
 
 
-def _failed(failures: Mapping[str, Exception], advice: str = "") -> ExportError:
+def _failed(failures: Mapping[str, BaseException], advice: str = "") -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, array_of
 from hieronnx.attribute.weight_index import is_distinctive
 from hieronnx.capture.eager import untouched
+from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import HieronnxError, InputError, describe_error
 from hieronnx.files.opening import OpenedModel
@@ -171,7 +171,7 @@ def record_file(request: Request, sets: Sequence[InputSet]) -> FilePrints:
 
 def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Array]]:
     """Return the tensors and numbers among the arguments, named after the forward's parameters."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    bound = forward_signature(model).bind(*args, **kwargs)
     arguments = []
     for name, value in bound.arguments.items():
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:

@@ -12,9 +12,11 @@ import torch
 
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.dynamic import pair_specs
+from hieronnx.capture.guard import Guard
+from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.names import list_parameters, make_unique, name_arguments, name_leaves, name_results
 from hieronnx.capture.private_torch import pytree
-from hieronnx.errors import InputError
+from hieronnx.errors import InputError, check_known
 
 _DYNAMO_OPTIONS = frozenset({"external_data", "optimize", "report", "verify", "profile", "artifacts_dir"})
 
@@ -49,7 +51,7 @@ def _dynamic_axes(name: str, value: Any, spec: Any) -> dict[int, str]:
 
 
 @contextmanager
-def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
+def by_position(request: ExportRequest, guard: Guard | None = None) -> Iterator[tuple[Any, ...]]:
     """Let the model take its example inputs by position, those and no others; yield them.
 
     torch.jit.trace knows no keywords, and no structures but tuples, lists and dicts. torch.onnx.export would
@@ -58,17 +60,23 @@ def by_position(request: ExportRequest) -> Iterator[tuple[Any, ...]]:
     was afterwards.
     """
     model = request.model
+    if isinstance(model, torch.jit.ScriptModule):  # its forward cannot be replaced, and knows its arguments
+        yield _arrange(request)
+        return
     if _is_taken_as_is(request):
         yield request.args
         return
     own, forward = model.__dict__.get("forward"), model.forward
     flat, unflatten = _flatten_untraceable(name_arguments(model, request.args, request.kwargs))
+    make_traceable = _make_traceable
+    if guard is not None:
+        unflatten, make_traceable = guard(unflatten), guard(make_traceable)
 
     @functools.wraps(forward)
     def take_by_position(*given: Any) -> Any:
         values = unflatten(given)
         count = len(request.args)
-        return _make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
+        return make_traceable(forward(*values[:count], **dict(zip(request.kwargs, values[count:], strict=True))))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name, _ in flat])
@@ -99,6 +107,16 @@ def name_traced_inputs(request: ExportRequest) -> list[str]:
         named, _ = _flatten_untraceable(named)
     traced = [name for name, leaf in name_leaves(named) if isinstance(leaf, torch.Tensor | bool | int | float)]
     return make_unique(traced, request.model.state_dict().keys(), "in")  # torch would give the parameter another name
+
+
+def _arrange(request: ExportRequest) -> tuple[Any, ...]:
+    """Return the example inputs of a TorchScript model by position, with its defaults between them."""
+    rest = list(forward_signature(request.model).parameters.values())[len(request.args) :]
+    names = [parameter.name for parameter in rest]
+    for name in request.kwargs:
+        check_known("argument by keyword", name, names)
+    last = max((names.index(name) for name in request.kwargs), default=-1)
+    return (*request.args, *(request.kwargs.get(item.name, item.default) for item in rest[: last + 1]))
 
 
 def _flatten_untraceable(

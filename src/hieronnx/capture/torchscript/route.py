@@ -15,42 +15,45 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.calls import CallRecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
+from hieronnx.capture.guard import Guard, ObserverError
 from hieronnx.capture.names import BoundaryNames, make_unique, name_results
 from hieronnx.capture.torchscript.graphs import TorchView, first_number, node_blocks, output_numbers, view_torch_graph
 from hieronnx.capture.torchscript.positional import by_position, name_traced_inputs, torchscript_options
+from hieronnx.capture.torchscript.scripted import ScriptedCalls
 from hieronnx.capture.torchscript.traced_values import TracedValues
 from hieronnx.errors import writing
 from hieronnx.files.splice import write_annotated
 from hieronnx.files.wire import read_node_names
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
-from hieronnx.hierarchy.records import ROOT, Attribution, CallId
-from hieronnx.hierarchy.tags import CallSite
+from hieronnx.hierarchy.records import Attribution, CallId
 
 _SCOPE = re.compile(r"hieronnx#(\d+)::")
 
 
 def capture_torchscript(request: ExportRequest) -> Captured:
     """Export through `torch.onnx.export(dynamo=False)`, up to the bytes that torch would write."""
-    watcher = _Watcher(request.model, request.names)
+    scripted = isinstance(request.model, torch.jit.ScriptModule)
+    watcher = (_ScriptedWatcher if scripted else _Watcher)(request.model, request.names)
     request.names.fill_inputs(name_traced_inputs(request))
     request.names.fill_outputs(())
-    options = torchscript_options(request)
+    options, guard = torchscript_options(request), Guard()
     with (
-        module_calls_through(watcher.run_call),
-        private_torch.observe_lowering(watcher),
-        private_torch.replace_file_writer(watcher.keep_file),
-        by_position(request) as args,
+        private_torch.observe_calls(guard, watcher.enter, watcher.returned, watcher.leave),
+        private_torch.observe_lowering(guard, watcher),
+        private_torch.replace_file_writer(guard, watcher.keep_file),
+        by_position(request, guard) as args,
         warnings.catch_warnings(),
         private_torch.without_graph_log(),
+        guard.running_torch(),
     ):
         # That the exporter is deprecated, whoever comes here knows.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module="torch")
@@ -73,6 +76,14 @@ class _HookNodes:
     start: int
     kinds: tuple[str, ...]
     """The caller's own nodes up to the end of the call."""
+
+
+class _Running(NamedTuple):
+    """A call that is running, its caller, and for one with hooks how many nodes its caller had before."""
+
+    call: CallId
+    caller: CallId | None
+    start: int | None
 
 
 class _Watcher:
@@ -105,36 +116,45 @@ class _Watcher:
         self._view = View()
 
     def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
-        """Return what was captured, once torch is done."""
-        sites = tuple(self._recorder.sites) or (CallSite(ROOT, None, ""),)  # where nothing could be recorded
-        return Captured(sites, tuple(self._stages), self._view, self._values.passed(), write)
+        """Return what was captured, once torch is done.
+
+        Raises:
+            ObserverError: torch did not pass where it is observed.
+        """
+        if not self._recorder.sites or not self.model_bytes:
+            raise ObserverError("torch exported the model another way than hieronnx observes")
+        return Captured(tuple(self._recorder.sites), tuple(self._stages), self._view, self._values.passed(), write)
 
     # While torch.jit traces --------------------------------------------------------------------------------
 
-    def run_call(
-        self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Running | None:
         caller = self._recorder.current
         call = self._recorder.enter(module)
         if call is None:
-            return original(module, *args, **kwargs)
+            return None
         hooked = caller is not None and private_torch.has_hooks(module)
-        start = len(private_torch.traced_kinds()) if hooked else 0
+        start = len(private_torch.traced_kinds()) if hooked else None
         if caller is None:
             self._values.begin(module, args)
         self._values.recorder.note_received(call, module, args, kwargs)
-        try:
-            self._name_scope(module, call)
-            result = original(module, *args, **kwargs)
-            self._values.recorder.note_returned(call, result)
-            if caller is None:
-                numbers = torch.Tensor | bool | int | float
-                self._names.fill_outputs(name for name, leaf in name_results(result) if isinstance(leaf, numbers))
-            return result
-        finally:
-            if caller is not None and hooked:
-                self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
-            self._recorder.leave(call)
+        self._name_scope(module, call)
+        return _Running(call, caller, start)
+
+    def returned(self, running: _Running | None, result: Any) -> None:
+        if running is None:
+            return
+        self._values.recorder.note_returned(running.call, result)
+        if running.caller is None:
+            numbers = torch.Tensor | bool | int | float
+            self._names.fill_outputs(name for name, leaf in name_results(result) if isinstance(leaf, numbers))
+
+    def leave(self, running: _Running | None) -> None:
+        if running is None:
+            return
+        call, caller, start = running
+        if caller is not None and start is not None:
+            self._hooks.append(_HookNodes(caller, call, start, tuple(private_torch.traced_kinds())))
+        self._recorder.leave(call)
 
     def _name_scope(self, module: nn.Module, call: CallId) -> None:
         """Put the call's number into the name of the scope that torch is about to push for it."""
@@ -179,12 +199,15 @@ class _Watcher:
 
     def inlined(self, graph: torch.Graph, parameters: int) -> None:
         """Begin the stages with the inlined graph."""
-        inputs = list(graph.inputs())
-        self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
         self._note_inlined(graph)
-        seen = view_torch_graph(graph, self._user_inputs)
+        seen = self._begin_stages(graph, parameters)
         self._stages = [Stage(seen.view, [self._attribute(node) for node in seen.nodes])]
         self._values.inlined(graph, seen)
+
+    def _begin_stages(self, graph: torch.Graph, parameters: int) -> TorchView:
+        inputs = list(graph.inputs())
+        self._user_inputs = {value.unique() for value in inputs[: len(inputs) - parameters]}
+        return view_torch_graph(graph, self._user_inputs)
 
     def _note_inlined(self, graph: torch.Graph) -> None:
         """Note for the nodes of an inlined function the call of the node that they replaced, found by its position.
@@ -277,6 +300,28 @@ class _Watcher:
         view = self._view = self._finished.with_final_names()
         view.nodes = [replace(node, name=names[view.node_key(index)]) for index, node in enumerate(view.nodes)]
         self._finished = None  # torch's graph is about to go
+
+
+class _ScriptedWatcher(_Watcher):
+    """Watches the export of a model that is TorchScript: it is not traced, and its calls are in the graph."""
+
+    def __init__(self, model: nn.Module, names: BoundaryNames) -> None:
+        super().__init__(model, names)
+        self._scripted = ScriptedCalls(model)
+
+    def finish(self, write: Callable[[NodeMetadata, Mapping[str, str]], None]) -> Captured:
+        return Captured(tuple(self._scripted.sites), tuple(self._stages), self._view, {}, write)
+
+    def traced(self, graph: torch.Graph) -> None:
+        """Leave the graph alone: this one is the model's own, of which torch makes a copy."""
+
+    def inlined(self, graph: torch.Graph, parameters: int) -> None:
+        seen = self._begin_stages(graph, parameters)
+        self._stages = [Stage(seen.view, self._scripted.attribute_all(seen.nodes))]
+        self._values.inlined(graph, seen)
+
+    def _attribute(self, node: torch.Node) -> Attribution | None:
+        return self._scripted.attribute(node)
 
 
 def _index_nodes(seen: TorchView) -> dict[int, int]:

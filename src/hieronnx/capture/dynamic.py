@@ -14,9 +14,9 @@ from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.inputs import check_names, sort_inputs
 from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.names import list_parameters, name_arguments, name_leaves
-from hieronnx.capture.private_torch import pytree
+from hieronnx.capture.private_torch import is_about_dynamic_axes, pytree
 from hieronnx.capture.specs import suggest
-from hieronnx.errors import InputError
+from hieronnx.errors import InputError, innermost
 
 ALL = "*"
 """The name that stands for every input."""
@@ -220,3 +220,9 @@ def advise(request: ExportRequest, axes: Sequence[DynamicAxis]) -> str:
         f"{', '.join(alike)} {'is' if len(alike) == 1 else 'are'} left fixed at the same size; what changes together "
         f"is to be dynamic together: {given}, or so in dynamic_shapes"
     )
+
+
+def advise_on(request: ExportRequest, failure: BaseException | None) -> str:
+    """Say what to do where dynamo refused dynamic axes; nothing where it did not, or nothing is known."""
+    about = failure is not None and is_about_dynamic_axes(innermost(failure))
+    return advise(request, list_dynamic_axes(request)) if about else ""

@@ -62,7 +62,7 @@ def check_axes(
     Raises:
         InputError: If dynamo refused the model, and what TorchScript made instead is not dynamic.
     """
-    from hieronnx.capture.dynamic import advise, list_dynamic_axes
+    from hieronnx.capture.dynamic import advise, advise_on, list_dynamic_axes
 
     axes = list_dynamic_axes(request)
     if not axes or check is False:
@@ -82,15 +82,6 @@ def check_axes(
     elif found.not_checked:
         _LOG.warning("that the dynamic axes are dynamic was not checked: %s", found.not_checked)
     return found
-
-
-def advise_on(request: ExportRequest, failure: BaseException | None) -> str:
-    """Say what to do where dynamo refused dynamic axes; nothing where it did not, or nothing is known."""
-    from hieronnx.capture.dynamic import advise, list_dynamic_axes
-    from hieronnx.capture.private_torch import is_about_dynamic_axes
-
-    about = failure is not None and is_about_dynamic_axes(innermost(failure))
-    return advise(request, list_dynamic_axes(request)) if about else ""
 
 
 def _run_at_other_sizes(

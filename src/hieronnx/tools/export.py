@@ -15,7 +15,6 @@ import onnx
 
 from hieronnx.errors import (
     ExportError,
-    HieronnxError,
     InputError,
     MissingExtraError,
     check_known,
@@ -32,7 +31,7 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
-from hieronnx.tools.axes import AxesCheck, advise_on, check_axes
+from hieronnx.tools.axes import AxesCheck, check_axes
 from hieronnx.tools.results import WritingResult
 
 if TYPE_CHECKING:
@@ -152,6 +151,7 @@ def export(
     from hieronnx.capture.captured import ExportRequest
     from hieronnx.capture.modes import settle_mode, undisturbed
     from hieronnx.capture.names import BoundaryNames
+    from hieronnx.capture.routes import capture
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
@@ -165,7 +165,7 @@ def export(
         if train:
             options.setdefault("training", torch.onnx.TrainingMode.PRESERVE)
         request = ExportRequest(model, *inputs, staged, destination, options, strip_torch_metadata, names)
-        used, captured, failure = _capture(request, exporter, report)
+        used, captured, failure = capture(request, exporter, report)
         trained = settle_mode(request, used, train=train)
         own = strategy == "captured"
         hierarchy = attribute_captured(captured, model, policy) if own else None
@@ -296,95 +296,17 @@ def _check(
 # -- capture and write ------------------------------------------------------------------------------------
 
 
-def _capture(
-    request: ExportRequest, exporter: str, report: Callable[[str], None]
-) -> tuple[str, Captured, BaseException | None]:
-    """Run the exporter that was asked for; for `auto`, dynamo and then TorchScript. Also return why not dynamo."""
-    from hieronnx.capture.guard import TorchFailedError
-
-    names = ("dynamo", "torchscript") if exporter == "auto" else (exporter,)
-    failures: dict[str, BaseException] = {}
-    for name in names:
-        report(f"exporting with {name}")
-        try:
-            return name, _observe(request, name), failures.get("dynamo")
-        except TorchFailedError as error:
-            failures[name] = error.__cause__ or error
-            _clear(request)
-            if name != names[-1]:
-                reason = describe_error(innermost(failures[name]))
-                _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
-    raise _failed(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
-
-
-def _observe(request: ExportRequest, exporter: str) -> Captured:
-    """Export and observe torch; in a torch where that does not work yet, go by what torch itself records.
-
-    Raises:
-        TorchFailedError: torch or the model failed.
-        ExportError: hieronnx failed, in a torch that it was tested with: that is a bug.
-    """
-    import torch
-
-    from hieronnx.capture.guard import NEWEST_TESTED, TorchFailedError, newer_than_tested
-
-    version, newest = torch.__version__, ".".join(map(str, NEWEST_TESTED))
-    if newer_than_tested():
-        _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", version, newest)
-    try:
-        if exporter == "dynamo":
-            from hieronnx.capture.dynamo import capture_dynamo as capture
-        else:
-            from hieronnx.capture.torchscript.route import capture_torchscript as capture
-        return capture(request)
-    except (HieronnxError, MemoryError, TorchFailedError):
-        raise
-    except Exception as error:  # torch's are told apart: all else is ours
-        reason = describe_error(innermost(error))
-        if not newer_than_tested():
-            raise _failed_ourselves(reason) from error
-        from hieronnx.capture.recorded import capture_recorded
-
-        _LOG.warning(
-            "hieronnx cannot observe torch %s (%s); going by the names of modules that torch writes itself: "
-            "calls of one module are not told apart. Please report it, or install torch %s",
-            *(version, reason, newest),
-        )
-        _clear(request)
-        return capture_recorded(request, exporter)
-
-
-def _failed_ourselves(reason: str) -> ExportError:
-    import torch
-
-    from hieronnx.capture.guard import NEWEST_TESTED, OLDEST_TESTED, older_than_tested
-
-    doing = f"hieronnx failed while it observed torch {torch.__version__} ({reason})"
-    if older_than_tested():
-        oldest, newest = (".".join(map(str, numbers)) for numbers in (OLDEST_TESTED, NEWEST_TESTED))
-        return ExportError(f"{doing}; it supports torch {oldest} to {newest}: install one of these")
-    return ExportError(
-        f"{doing}; this is a bug of hieronnx, not of torch or of the model: please report it with the traceback "
-        "(--debug shows it)"
-    )
-
-
-def _clear(request: ExportRequest) -> None:
-    """Remove what an exporter left."""
-    for path in request.output.parent.iterdir():
-        path.unlink()
-
-
 def _write_model(captured: Captured, exporter: str, hierarchy: Hierarchy | None) -> None:
     """Write the model, with a hierarchy inside if one is given."""
     from hieronnx.capture.guard import TorchFailedError
+    from hieronnx.capture.routes import explain_failure
 
     metadata = ({}, {}) if hierarchy is None else (embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))
     try:
         captured.write(*metadata)
     except TorchFailedError as error:
         cause = error.__cause__ or error
-        raise _failed({exporter: cause}) from cause
+        raise explain_failure({exporter: cause}) from cause
 
 
 def _check_layers(hierarchy: Hierarchy, view: View) -> tuple[Finding, ...]:
@@ -413,12 +335,3 @@ def _compare_with_baseline(request: ExportRequest, exporter: str, *, train: bool
                 f"({describe_error(innermost(error))})"
             ) from error
         return replace(compare(staged, request.destination), a="torch.onnx.export")
-
-
-def _failed(failures: Mapping[str, BaseException], advice: str = "") -> ExportError:
-    """Make one error of what each route said."""
-    causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
-    remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
-    if len(failures) == 1:
-        remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
-    return ExportError(f"torch could not export the model ({causes}); {advice or remedy}")

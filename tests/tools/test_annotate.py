@@ -454,6 +454,12 @@ def test_the_command_annotates_and_reports(folder: Path) -> None:
     assert "next: hieronnx tree annotated.onnx" in result.stdout
 
 
+def test_the_command_takes_inputs_from_the_file(folder: Path) -> None:
+    result = run("annotate", "plain.onnx", "--model", "net_to_annotate.py:Net", "-o", "annotated.onnx")
+    assert result.exit_code == 0, result.output
+    assert "4 of 4 nodes attributed (100.0 %)" in result.stdout
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_command_reports_as_json(folder: Path, strategy: str) -> None:
     target = ("--model", "net_to_annotate.py:Net", "-o", "annotated.onnx", "--strategy", strategy, "--json")

@@ -40,11 +40,12 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
     return make_examples(model, specs).values
 
 
-def make_examples(model: nn.Module, specs: Iterable[InputSpec] = ()) -> Examples:
+def make_examples(model: nn.Module, specs: Iterable[InputSpec] = (), *, only: bool = False) -> Examples:
     """Make example inputs.
 
-    Specs are used as they are. The rest comes from the model: its `example_inputs` (an attribute or method),
-    or for a Hugging Face model its config. The values are the same each time; no global generator is used.
+    Specs are used as they are, and with `only` nothing else is made but what `forward` must be given. The rest comes
+    from the model: its `example_inputs` (an attribute or method), or for a Hugging Face model its config. The values
+    are the same each time; no global generator is used.
 
     Raises:
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.
@@ -60,7 +61,7 @@ def make_examples(model: nn.Module, specs: Iterable[InputSpec] = ()) -> Examples
     check_names(model, parameters, given, what="input")
     source, example = "example_inputs", _read_example(model, "example_inputs", parameters)
     if example is None and hasattr(model, "config") and hasattr(model, "main_input_name"):  # of Hugging Face
-        source, made = "config", _make_pretrained(model, parameters, given)
+        source, made = "config", _make_pretrained(model, parameters, given, only=only)
     else:
         if example is None:
             source, example = "dummy_inputs", _read_example(model, "dummy_inputs", parameters)
@@ -214,11 +215,12 @@ _MODALITIES: Mapping[str, tuple[str, ...]] = {
 _ALTERNATIVES = {"input_ids": "inputs_embeds", "decoder_input_ids": "decoder_inputs_embeds"}
 
 
-def _make_pretrained(model: nn.Module, parameters: Parameters, given: _Given) -> dict[str, Any]:
+def _make_pretrained(model: nn.Module, parameters: Parameters, given: _Given, *, only: bool) -> dict[str, Any]:
     """Make inputs from a config; where it allows several shapes, the first that the model runs with."""
     for spec in given.values():
         _check_spec(model, spec)
-    names = _choose_names(model, parameters, given)
+    missing = [name for name in required(parameters) if name not in given]
+    names = missing if only else _choose_names(model, parameters, given)
     shapes = {name: possible for name in names if (possible := _list_shapes(model, name, given))}
     # What no table tells how to make comes from the model's own `dummy_inputs`.
     others = [name for name in names if name not in shapes]
@@ -231,7 +233,7 @@ def _make_pretrained(model: nn.Module, parameters: Parameters, given: _Given) ->
         drawn = (InputSpec(n, "int64" if n in _KINDS else dtype, s) for n, s in zip(shapes, choice, strict=True))
         limits = {spec: _read_limits(model.config, spec.name) for spec in (*given.values(), *drawn)}
         candidates.append({**draw_all(model, limits), **{name: dummies[name] for name in others}})
-    return candidates[0] if len(candidates) == 1 else _try_each(model, candidates)
+    return candidates[0] if len(candidates) == 1 else try_each(model, candidates, "from its config")
 
 
 def _choose_names(model: nn.Module, parameters: Parameters, given: _Given) -> list[str]:
@@ -321,8 +323,12 @@ def _fits(shape: Sequence[int], expected: Sequence[str | int]) -> bool:
     return len(shape) == len(expected) and all(isinstance(wanted, str) or size == wanted for size, wanted in pairs)
 
 
-def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the first inputs that the model runs with; its modes and the random state stay as they were."""
+def try_each(model: nn.Module, candidates: Sequence[dict[str, Any]], source: str) -> dict[str, Any]:
+    """Return the first inputs that the model runs with; its modes and the random state stay as they were.
+
+    Raises:
+        InputError: If it runs with none; it says from what source they were made.
+    """
     import torch
 
     modes = [(module, module.training) for module in model.modules()]
@@ -341,7 +347,7 @@ def _try_each(model: nn.Module, candidates: Sequence[dict[str, Any]]) -> dict[st
             module.training = training
     shapes = (", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items()) for inputs in candidates)
     raise InputError(
-        f"{type(model).__name__} did not run with the inputs made from its config ({' and '.join(shapes)}); "
+        f"{type(model).__name__} did not run with the inputs made {source} ({' and '.join(shapes)}); "
         f"pass --input name=dtype[shape]. The last error: {describe_error(errors[-1])}"
     ) from errors[-1]
 

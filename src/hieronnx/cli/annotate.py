@@ -30,8 +30,9 @@ from hieronnx.report.names import clean_line
 def annotate_command(context: click.Context, /, file: Path, target: str, as_json: bool, **options: Any) -> None:
     """Give FILE the hierarchy of its PyTorch model, every node with how that is known.
 
-    FILE may come from any exporter, with any names, and through optimizers. The model must have its weights. The graph
-    stays as it is; -o may be FILE itself. Exit code 1 if FILE is not of this model: then nothing is written.
+    FILE may come from any exporter, with any names, and through optimizers. The model must have its weights. Both are
+    run on inputs of FILE's own types and sizes; --input gives others. The graph stays as it is; -o may be FILE itself.
+    Exit code 1 if FILE is not of this model: then nothing is written.
 
     \b
     TARGET is one of
@@ -58,7 +59,16 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
             from hieronnx.tools.annotate import annotate
 
             run = options["strategy"] == "htp"
-            loaded = loading.load_with_inputs(report) if run else Loaded(loading.load(report))
+            if run and loading.inputs_from is not None:
+                loaded = loading.load_with_inputs(report)
+            else:
+                loaded = Loaded(loading.load(report))
+            if run and loading.specs:  # what is not given is made from the file
+                from hieronnx.attribute.file_inputs import make_file_inputs
+                from hieronnx.runtime.inputs import read_inputs
+
+                kwargs = make_file_inputs(read_inputs(file), loaded.model, loading.specs, name=str(file))
+                loaded = Loaded(loaded.model, (), kwargs)
             result = annotate(file, loaded.model, loaded.args, loaded.kwargs, progress=report, **options)
     except MismatchError as error:
         if as_json:

@@ -30,6 +30,10 @@ class FileInput:
     shape: tuple[int | str | None, ...] | None
     """Its sizes, a name or None where one is not static; None where the file does not say."""
 
+    def __str__(self) -> str:
+        sizes = "" if self.shape is None else ",".join("?" if size is None else str(size) for size in self.shape)
+        return f"{self.name}={self.dtype or 'unknown'}[{sizes if self.shape is not None else '…'}]"
+
     @property
     def is_dynamic(self) -> bool:
         """Whether some of its sizes are not static."""

@@ -84,7 +84,8 @@ def annotate(
     Args:
         model: The ONNX file, or a model in memory.
         reference: The model in PyTorch, with the file's weights, in the mode in which it was exported.
-        args: Example inputs by position; `usage_based` needs none.
+        args: Example inputs by position. With none by keyword either, those that the file takes are made, of its types
+            and sizes; `usage_based` needs none.
         kwargs: Example inputs by keyword.
         output: Where to write, the sidecar beside it; the file itself may be given. By default nothing is written.
         strategy: `htp`, by what the model and the file compute; or `usage_based`, by parameters and dataflow alone.
@@ -116,6 +117,12 @@ def annotate(
         check_data(opened.path)
     report(f"attributing by {strategy}")
     given = args if isinstance(args, tuple) else (args,)
+    if strategy == "htp" and not given and not kwargs:
+        from hieronnx.attribute.file_inputs import make_file_inputs
+        from hieronnx.runtime.sessions import open_runner
+
+        with open_runner(opened) as runner:
+            kwargs = make_file_inputs(runner.inputs, reference, name=opened.name)
     request = Request(opened, reference, given, dict(kwargs or {}))
     agreement = check_same_model(request) if strategy == "htp" else None
     if agreement is None:

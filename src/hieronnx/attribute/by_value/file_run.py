@@ -200,9 +200,10 @@ def list_choices(inputs: Sequence[FileInput], arguments: Arguments, name: str) -
     unnamed = [wanted for wanted in inputs if wanted.name not in positions]
     ways = [positions | way for way in islice(_fit(unnamed, left, arguments), _CHOICES)]
     if not ways:
-        missing = ", ".join(f"'{wanted.name}'" for wanted in unnamed)
+        missing = ", ".join(f"'{wanted}'" for wanted in unnamed)
         raise HieronnxError(
-            f"the inputs given do not fit those of '{name}': nothing fits {missing}; give inputs of its types and sizes"
+            f"the inputs given do not fit those of '{name}': nothing fits {missing}; give inputs of its types and "
+            "sizes (--input, args=…, kwargs=…), or none: then they are made from the file"
         )
     return [partial(_feed, inputs, way) for way in ways]
 

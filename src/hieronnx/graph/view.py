@@ -62,12 +62,14 @@ class ViewNode:
     @property
     def reads(self) -> tuple[int, ...]:
         """All tensors that the node reads, those captured by its bodies included."""
-        return tuple(t for t in (*self.inputs, *self.captures) if t != NO_TENSOR)
+        reads = self.inputs + self.captures
+        return reads if NO_TENSOR not in reads else tuple(t for t in reads if t != NO_TENSOR)
 
     @property
     def makes(self) -> tuple[int, ...]:
         """The outputs that are there."""
-        return tuple(t for t in self.outputs if t != NO_TENSOR)
+        outputs = self.outputs
+        return outputs if NO_TENSOR not in outputs else tuple(t for t in outputs if t != NO_TENSOR)
 
     @property
     def passes_on(self) -> int | None:
@@ -91,7 +93,9 @@ class ViewNode:
     def reads_values(self) -> list[int]:
         """The tensors whose values the node reads, not their shape or type alone."""
         free = VALUE_FREE_INPUTS.get(self.op)
-        return [t for i, t in enumerate((*self.inputs, *self.captures)) if t != NO_TENSOR and i != free]
+        if free is None:
+            return list(self.reads)
+        return [t for i, t in enumerate(self.inputs + self.captures) if t != NO_TENSOR and i != free]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,20 +6,24 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import pytest
+import torch
+from torch import nn
 
 import hieronnx
+from hieronnx.attribute.fill import fill_gaps
 from hieronnx.files.opening import open_model
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.hierarchy.records import Attribution, CallId, Node
 from hieronnx.tools.validate.boundaries import check_boundaries
 from hieronnx.tools.validate.layers import check_layers
 from support.annotated import annotated
-from support.exports import exported
+from support.exports import exported, quiet
 
 # Two layers with a residual each; the Constant is the first one's, the second projects in a module of its own.
 CHAIN = """g (float[2] x) => (float[2] y) {
@@ -164,3 +168,21 @@ def test_no_residual_of_a_layer_can_be_given_to_another(exporter: str) -> None:
         call = CallId(node.scope.module.replace(layer, "encoder.layer.1"), 0)
         moved = tuple(replace(n, scope=call, origins=(call,)) if n is node else n for n in hierarchy.nodes)
         assert any(item.severity == "error" for item in check_layers(replace(hierarchy, nodes=moved), view))
+
+
+def test_an_export_says_so_if_nodes_are_in_calls_that_could_not_have_run_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def swap(*args: Any) -> list[Attribution]:
+        """Attribute all, but what the first two layers did to each other."""
+        first, second, *rest = fill_gaps(*args)
+        return [second, first, *rest]
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).eval(), torch.zeros(1, 4)
+    with quiet():
+        assert hieronnx.export(model, (x,), tmp_path / "model.onnx", exporter="torchscript").findings == ()
+        monkeypatch.setattr("hieronnx.attribute.captured.fill_gaps", swap)
+        result = hieronnx.export(model, (x,), tmp_path / "model.onnx", exporter="torchscript")
+    assert {(item.check, item.severity) for item in result.findings} == {("layers", "error")}
+    assert "nodes are in calls that could not have run them" in caplog.text
+    assert "please report it" in caplog.text

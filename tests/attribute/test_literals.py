@@ -1,0 +1,62 @@
+"""A literal belongs to those who read it, however its file came to its hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+import hieronnx
+from hieronnx.hierarchy.records import CallId
+from support.exports import Exported, exported
+from support.literals import misplaced_literals
+
+
+def merge_equal_literals(path: Path, target: Path) -> None:
+    """Write a model without its hierarchy, and with each literal once."""
+    model = onnx.load(path)
+    kept: dict[bytes, str] = {}
+    merged: dict[str, str] = {}
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        if node.op_type == "Constant":
+            value = node.attribute[0].SerializeToString()
+            merged[node.output[0]] = kept.setdefault(value, node.output[0])
+    for node in [node for node in model.graph.node if merged.get(node.output[0], node.output[0]) != node.output[0]]:
+        model.graph.node.remove(node)
+    for node in model.graph.node:
+        node.input[:] = [merged.get(name, name) for name in node.input]
+    del model.metadata_props[:]
+    onnx.save(model, target)
+
+
+def carry_merged(of: Exported, output: Path) -> None:
+    merge_equal_literals(of.result.path, output.with_name("merged.onnx"))
+    hieronnx.carry(of.result.path, output.with_name("merged.onnx"), output=output)
+
+
+def annotate_by_value(of: Exported, output: Path) -> None:
+    hieronnx.annotate(of.result.path, of.model, of.case.args(), of.case.kwargs(), output=output)
+
+
+def annotate_by_usage(of: Exported, output: Path) -> None:
+    hieronnx.annotate(of.result.path, of.model, strategy="usage_based", output=output)
+
+
+@pytest.mark.parametrize("make", [carry_merged, annotate_by_value, annotate_by_usage])
+def test_whatever_gave_a_file_its_hierarchy(make: Callable[[Exported, Path], None], tmp_path: Path) -> None:
+    make(exported("mask_in_every_layer", "torchscript"), tmp_path / "model.onnx")
+    hierarchy = hieronnx.load(tmp_path / "model.onnx")
+    assert sum(node.op_type == "Constant" for node in hierarchy.nodes) > 5
+    assert misplaced_literals(tmp_path / "model.onnx", hierarchy) == []
+    assert hieronnx.validate(tmp_path / "model.onnx").passed
+
+
+def test_what_torch_merged_with_a_literal_of_another_layer_is_its_readers() -> None:
+    """The Gather of BERT's pooler picks the first token, by an index that the last layer's attention has, too."""
+    hierarchy = exported("bert", "torchscript").hierarchy
+    index = hierarchy.find("/embeddings/Constant_output_0")
+    assert (index.scope, index.origins) == (CallId("pooler", 0), (CallId("pooler", 0),))
+    assert (index.evidence, index.confidence, index.rule) == ("dataflow", "low", "consumers")

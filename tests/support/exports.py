@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 import hieronnx
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.torchscript.positional import by_position
+from hieronnx.capture.torchscript.positional import by_position, name_traced_inputs
 from support.valuecheck import match_inputs, named_arrays
 from support.zoo import CASES, Case
 
@@ -102,7 +102,9 @@ def export_baseline(name: str, exporter: str, ours: str | Path, **options: Any) 
         if exporter == "dynamo":
             torch.onnx.export(model, args, path, kwargs=kwargs, dynamo=True, verbose=False, **options)
         else:
-            with by_position(ExportRequest(model, args, kwargs, path, path)) as positional:
+            request = ExportRequest(model, args, kwargs, path, path)
+            options["input_names"] = name_traced_inputs(request)  # of which torch drops those that nothing reads
+            with by_position(request) as positional:
                 torch.onnx.export(model, positional, str(path), dynamo=False, **options)
     return path
 

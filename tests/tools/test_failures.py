@@ -431,7 +431,7 @@ def test_auto_falls_back_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_auto_without_need_does_not_fall_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="hieronnx"):
-        result = export(nn.Linear(4, 4), tmp_path / "m.onnx")
+        result = export(nn.Linear(4, 4).eval(), tmp_path / "m.onnx")
     assert (result.exporter, result.fallback) == ("dynamo", None)
     assert not [record for record in caplog.records if record.name == "hieronnx"]
 

@@ -56,6 +56,7 @@ def strategies(
     target: str | None,
     inputs: tuple[str, ...],
     input_specs: Path | None,
+    inputs_from: str | None,
     exporter: str,
     trust_remote_code: bool,
     as_json: bool,
@@ -75,11 +76,11 @@ def strategies(
     from hieronnx.cli.console import print_json, print_text, use_colour, working
     from hieronnx.cli.loading import read_loading
 
-    given = {"inputs": inputs, "input_specs": input_specs, "trust_remote_code": trust_remote_code}
-    loading = read_loading(target, given)
+    given = {"inputs": inputs, "input_specs": input_specs, "inputs_from": inputs_from}
+    loading = read_loading(target, given | {"trust_remote_code": trust_remote_code})
     with working(debug=False) as report:
-        model, kwargs = loading.load_with_inputs(report)
-        scores = measure_strategies(model, (), kwargs, progress=report, exporter=exporter)
+        loaded = loading.load_with_inputs(report)
+        scores = measure_strategies(loaded.model, loaded.args, loaded.kwargs, progress=report, exporter=exporter)
     if as_json:
         print_json({"target": target, **scores_to_json(scores)})
     else:

@@ -236,6 +236,16 @@ def test_what_was_looked_up_is_no_parameter_of_who_reads_it() -> None:
     assert "table" not in scopes(projected, view, "Add")
 
 
+def test_rows_that_an_exporter_looked_up_are_no_parameter_either() -> None:
+    torch.manual_seed(0)
+    model = LooksUp().eval()
+    rows = model.table.weight.detach()[:6].numpy()
+    file = make_file({"rows": rows}, [helper.make_node("Add", ["x", "rows"], ["y"])], 8)
+    projected, view = project(model, file)
+    assert scopes(projected, view, "Add") == ["-"]
+    assert projected.initializers, "they are known to be of the table"
+
+
 def test_other_weights_are_not_the_models(net: nn.Module) -> None:
     file = export_bare(net, torch.randn(2, 8))
     torch.manual_seed(1)

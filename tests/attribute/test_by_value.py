@@ -305,6 +305,29 @@ class CastsInside(nn.Module):
         return self.second(self.first(x))
 
 
+class CastsOutside(nn.Module):
+    """The same in the parent, before it calls the child: the two files are alike."""
+
+    class Child(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sin()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Scales(), CastsOutside.Child()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x).to(torch.float32))
+
+
+@pytest.mark.parametrize("model", [CastsInside(), CastsOutside()])
+def test_whose_a_node_is_that_does_nothing_is_left_open(model: nn.Module, tmp_path: Path) -> None:
+    found = Exported(model, (torch.randn(2, 6),), tmp_path)
+    assert [node.op for node in found.view.nodes] == ["Mul", "Cast", "Sin"]
+    assert found.all("Cast") == [None]
+    assert found.scopes("Sin") == ["second"]
+
+
 def test_a_name_tells_of_a_node_that_does_nothing(tmp_path: Path) -> None:
     model, x = CastsInside().eval(), torch.randn(2, 6)
     bare = Exported(model, (x,), tmp_path)

@@ -45,7 +45,7 @@ def attribute_usage_based(request: Request) -> Projected:
             modules = table.owners(holding.parameters)
             certain = holding.how == "fused" or (len(modules) == 1 and holding.telling)
             constants[tensor] = _Use(modules, certain, frozenset((tensor,)), telling=holding.telling)
-    uses = _find_uses(request.view, constants)
+    uses = _find_uses(request.view, constants, table)
     placed = _place(uses, _find_once(uses, constants, table), table)
     _complete(request.view, uses, placed)
     sites = _make_sites(placed, table)
@@ -79,15 +79,18 @@ class _Use:
     telling: bool = True
 
 
-def _find_uses(view: View, constants: Mapping[int, _Use]) -> list[_Use | None]:
+def _find_uses(view: View, constants: Mapping[int, _Use], table: ModuleTable) -> list[_Use | None]:
     """Find for each node whose parameters it reads, also through nodes that read constants alone.
 
-    What a node looks up in a parameter is its work, no parameter any more; and a copy serves those who read it.
+    What a node looks up in a parameter is its work, no parameter any more; also where an exporter did that, and a node
+    adds the rows. And a copy serves those who read it.
     """
     made_of = dict(constants)
     uses = []
     for node in view.nodes:
         read = [made_of[tensor] for tensor in node.reads if tensor in made_of]
+        if node.op in NEUTRAL_OPERANDS:
+            read = [use for use in read if table.lookups.isdisjoint(use.modules)]
         use = _join(read, prepares=all(view.flow.constant[t] for t in node.makes)) if read else None
         uses.append(None if node.op in COPY_OPS else use)
         if use is not None and use.prepares and node.op not in LOOKUP_OPS:

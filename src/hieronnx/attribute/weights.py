@@ -47,6 +47,8 @@ class ModuleTable:
     """For every name of a module the path of the nearest module at or above it that can be called."""
     parents: Mapping[str, str | None]
     """For the path of each that can be called the nearest above it that can."""
+    lookups: frozenset[str]
+    """The paths of those that do nothing with their parameters but look up rows of them."""
 
     @classmethod
     def of(cls, model: nn.Module) -> ModuleTable:
@@ -64,7 +66,8 @@ class ModuleTable:
             at[name] = path if can else above
             if can and name:
                 parents.setdefault(path, above)
-        return cls(at, parents)
+        tables = (path for path, module in model.named_modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+        return cls(at, parents, frozenset(tables))
 
     def owners(self, parameters: Iterable[str]) -> tuple[str, ...]:
         """Return the modules that own parameters, each once."""

@@ -340,7 +340,10 @@ class Filler:
         return all(tensor in above and same(seen[tensor], seen[above[tensor]]) for tensor in self._nodes[node].makes)
 
     def _find_served(self, node: int, after: frozenset[int], before: frozenset[int]) -> ValueMatch | None:
-        """Find whom a node serves that does nothing: those it leads to, or who made it; a cast may be of either."""
+        """Find whom a node serves that does nothing: those it leads to, or who made it.
+
+        A cast may be of either: one that begins a child is like one that its parent makes before it calls the child.
+        """
         gaps = [reader for reader in self._projection.readers(node) if self._projection.matches[reader] is None]
         if any(not self._does_nothing(reader) for reader in gaps):
             return ValueMatch(tuple(sorted(after)), "dataflow", "consumers")

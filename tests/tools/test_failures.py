@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import hieronnx
-from hieronnx.capture import private_torch
+from hieronnx.capture import guard, private_torch
 from hieronnx.errors import ExportError, HieronnxError, InputError
 from hieronnx.files.opening import sidecar_path
 from hieronnx.tools.optimize import OPTIMIZERS
@@ -110,7 +110,7 @@ def state_of(model: nn.Module) -> dict[str, Any]:
     random_states = [torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())]
     modules = {path: describe(module) for path, module in model.named_modules()}
     utils = [f"{private_torch.TORCHSCRIPT}.{name}" for name in ("utils", "onnx_proto_utils")]
-    patched = [private_torch.find_owner(owner) for owner in (private_torch.DYNAMO, private_torch.TRACER, *utils)]
+    patched = [guard.find_holder(owner) for owner in (private_torch.DYNAMO, private_torch.TRACER, *utils)]
     return {
         "random": random_states,
         "modules": modules,

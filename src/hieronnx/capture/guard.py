@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
+from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -75,6 +76,71 @@ class Guard:
             raise self._error
         if self._error is not None:
             raise ObserverError("an observer failed") from self._error
+
+
+def find_holder(owner: str) -> Any:
+    """Return the module, or the class in it, that has a function of torch: `package.module` or `package.module:Class`.
+
+    Raises:
+        ObserverError: If this version of torch has no such thing.
+    """
+    module, _, name = owner.partition(":")
+    try:
+        return getattr(import_module(module), name) if name else import_module(module)
+    except (ImportError, AttributeError) as error:
+        raise ObserverError(f"torch has no {owner.replace(':', '.')}, which hieronnx observes") from error
+
+
+@contextmanager
+def wrapped(owner: str, name: str, run: Callable[..., Any]) -> Iterator[None]:
+    """Let `run(original, *args, **kwargs)` take the place of a function of torch while the context lasts."""
+    holder = find_holder(owner)
+    original = getattr(holder, name, None)
+    if original is None:
+        raise ObserverError(f"torch has no {owner.replace(':', '.')}.{name}, which hieronnx observes")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return run(original, *args, **kwargs)
+
+    setattr(holder, name, call)
+    try:
+        yield
+    finally:
+        setattr(holder, name, original)
+
+
+def around(
+    guard: Guard,
+    owner: str,
+    name: str,
+    before: Callable[..., Any] | None = None,
+    after: Callable[..., None] | None = None,
+    leave: Callable[[Any], None] | None = None,
+) -> AbstractContextManager[None]:
+    """Observe each run of a function of torch: all that is called here is ours, but the function itself.
+
+    Args:
+        guard: Keeps what an observer raises.
+        owner: Where the function is.
+        name: The function.
+        before: Called with its arguments; what it returns is the token of this run.
+        after: Called with the token, the result and the arguments, unless it raised.
+        leave: Called with the token in the end, also if it raised.
+    """
+    begin, end, finish = (guard(observe) if observe else None for observe in (before, after, leave))
+
+    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        token = begin(*args, **kwargs) if begin else None
+        try:
+            result = original(*args, **kwargs)
+            if end:
+                end(token, result, *args, **kwargs)
+            return result
+        finally:
+            if finish:
+                finish(token)
+
+    return wrapped(owner, name, run)
 
 
 def newer_than_tested(version: str | None = None) -> bool:

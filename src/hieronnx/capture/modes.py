@@ -22,7 +22,7 @@ def undisturbed(model: nn.Module, *, train: bool) -> Iterator[None]:
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]  # TorchScript that is frozen has none
     devices = list(range(torch.cuda.device_count()))
     try:
-        if train and not model.training:
+        if train and not getattr(model, "training", True):
             model.train()
         with EXCLUSIVE, torch.random.fork_rng(devices=devices):
             yield
@@ -37,7 +37,7 @@ def settle_mode(request: ExportRequest, exporter: str, *, train: bool) -> bool:
     torch's TorchScript exporter exports in eval mode unless it is told otherwise; what is run afterwards is run so.
     """
     mode = request.options.get("training", TrainingMode.EVAL)
-    if exporter == "torchscript" and mode != TrainingMode.PRESERVE:
+    if exporter == "torchscript" and mode != TrainingMode.PRESERVE and hasattr(request.model, "training"):
         request.model.train(mode == TrainingMode.TRAINING)
     training = [path for path, module in request.model.named_modules() if getattr(module, "training", False)]
     if training and not train and mode == TrainingMode.EVAL:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -27,7 +26,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from hieronnx.capture.guard import Guard, ObserverError
+from hieronnx.capture.guard import Guard, around, wrapped
 from hieronnx.capture.torchscript.graphs import all_values, output_numbers
 
 if TYPE_CHECKING:
@@ -44,71 +43,6 @@ PASSES = "torch:_C"
 _Context: TypeAlias = AbstractContextManager[None]
 
 
-def find_owner(owner: str) -> Any:
-    """Return the module, or the class in it, that has a function of torch: `package.module` or `package.module:Class`.
-
-    Raises:
-        ObserverError: If this version of torch has no such thing.
-    """
-    module, _, name = owner.partition(":")
-    try:
-        return getattr(import_module(module), name) if name else import_module(module)
-    except (ImportError, AttributeError) as error:
-        raise ObserverError(f"torch has no {owner.replace(':', '.')}, which hieronnx observes") from error
-
-
-@contextmanager
-def _wrapped(owner: str, name: str, run: Callable[..., Any]) -> Iterator[None]:
-    """Let `run(original, *args, **kwargs)` take the place of a function of torch while the context lasts."""
-    holder = find_owner(owner)
-    original = getattr(holder, name, None)
-    if original is None:
-        raise ObserverError(f"torch has no {owner.replace(':', '.')}.{name}, which hieronnx observes")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return run(original, *args, **kwargs)
-
-    setattr(holder, name, call)
-    try:
-        yield
-    finally:
-        setattr(holder, name, original)
-
-
-def _around(
-    guard: Guard,
-    owner: str,
-    name: str,
-    before: Callable[..., Any] | None = None,
-    after: Callable[..., None] | None = None,
-    leave: Callable[[Any], None] | None = None,
-) -> _Context:
-    """Observe each run of a function of torch: all that is called here is ours, but the function itself.
-
-    Args:
-        guard: Keeps what an observer raises.
-        owner: Where the function is.
-        name: The function.
-        before: Called with its arguments; what it returns is the token of this run.
-        after: Called with the token, the result and the arguments, unless it raised.
-        leave: Called with the token in the end, also if it raised.
-    """
-    begin, end, finish = (guard(observe) if observe else None for observe in (before, after, leave))
-
-    def run(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        token = begin(*args, **kwargs) if begin else None
-        try:
-            result = original(*args, **kwargs)
-            if end:
-                end(token, result, *args, **kwargs)
-            return result
-        finally:
-            if finish:
-                finish(token)
-
-    return _wrapped(owner, name, run)
-
-
 # -- the dynamo exporter --------------------------------------------------------------------------------
 
 
@@ -118,7 +52,7 @@ def observe_translation(guard: Guard, observer: Callable[[ir.Model, Any], None])
     def translated(_token: None, result: Any, program: Any, **_options: Any) -> None:
         observer(result.model, program)
 
-    return _around(guard, DYNAMO, "_exported_program_to_onnx_program", after=translated)
+    return around(guard, DYNAMO, "_exported_program_to_onnx_program", after=translated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +85,12 @@ def observe_module_calls(
     def after(token: Any, result: Any, *_args: Any) -> None:
         returned(token, result)
 
-    return _around(guard, TRACER, "call_module", call_module, after, leave)
+    return around(guard, TRACER, "call_module", call_module, after, leave)
 
 
 def observe_fx_nodes(guard: Guard, observer: Callable[[torch.fx.Node], None]) -> _Context:
     """Call the observer with each FX node that torch.export creates while it traces modules."""
-    return _around(guard, TRACER, "create_node", after=lambda _token, node, *_args, **_kwargs: observer(node))
+    return around(guard, TRACER, "create_node", after=lambda _token, node, *_args, **_kwargs: observer(node))
 
 
 def observe_traced_tensors(guard: Guard, observer: Callable[[torch.Tensor, torch.fx.Node], None]) -> _Context:
@@ -166,7 +100,7 @@ def observe_traced_tensors(guard: Guard, observer: Callable[[torch.Tensor, torch
         if isinstance(value, torch.Tensor):
             observer(value, proxy.proxy.node)
 
-    return _around(guard, proxy_tensor.__name__, "set_proxy_slot", after=traced)
+    return around(guard, proxy_tensor.__name__, "set_proxy_slot", after=traced)
 
 
 def observe_retraced_nodes(guard: Guard, observer: Callable[[torch.fx.Node, torch.fx.Node], None]) -> _Context:
@@ -178,7 +112,7 @@ def observe_retraced_nodes(guard: Guard, observer: Callable[[torch.fx.Node, torc
         if new is not None:
             observer(node, new)
 
-    return _around(guard, "torch.fx:Interpreter", "run_node", after=run)
+    return around(guard, "torch.fx:Interpreter", "run_node", after=run)
 
 
 def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
@@ -196,7 +130,7 @@ def observe_translated_graphs(guard: Guard, observer: Callable[[torch.fx.Graph, 
     def translated(_token: None, values: Any, graph: torch.fx.Graph, *_args: Any, **_kwargs: Any) -> None:
         observer(graph, values)
 
-    return _around(guard, DYNAMO, "_translate_fx_graph", after=translated)
+    return around(guard, DYNAMO, "_translate_fx_graph", after=translated)
 
 
 @contextmanager
@@ -205,8 +139,8 @@ def observe_renaming(
 ) -> Iterator[None]:
     """Call the observers with the finished model, before torch gives its inputs and its outputs the names asked for."""
     with (
-        _around(guard, DYNAMO_PASSES, "rename_inputs", lambda model, _names: inputs(model)),
-        _around(guard, DYNAMO_PASSES, "rename_outputs", lambda model, _names: outputs(model)),
+        around(guard, DYNAMO_PASSES, "rename_inputs", lambda model, _names: inputs(model)),
+        around(guard, DYNAMO_PASSES, "rename_outputs", lambda model, _names: outputs(model)),
     ):
         yield
 
@@ -363,15 +297,15 @@ def observe_lowering(guard: Guard, observer: _LoweringObserver) -> Iterator[None
 
     utils = f"{TORCHSCRIPT}.utils"
     with (
-        _around(guard, PASSES, "_jit_pass_onnx_function_substitution", observer.traced),
-        _around(guard, utils, "_optimize_graph", optimize, lambda _, result, *_a, **_k: observer.exported(result)),
-        _around(guard, PASSES, "_jit_pass_inline", after=lambda _, __, graph: observer.inlined(graph, parameters)),
-        _around(guard, PASSES, "_jit_pass_onnx", lambda graph, *_: observer.simplified(graph), lowered),
-        _around(guard, utils, "_run_symbolic_function", lambda *args: len(args[6]), lowered_node),
-        _around(guard, PASSES, "_jit_pass_canonicalize", lambda graph, *_: _numbers(all_values(graph)), renumbered),
-        _around(guard, utils, "_set_input_and_output_names", lambda graph, *_: observer.renaming(graph)),
-        _around(guard, utils, "_apply_friendly_debug_names", lambda graph, *_: observer.folded(graph)),
-        _around(guard, PASSES, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", observer.finished),
+        around(guard, PASSES, "_jit_pass_onnx_function_substitution", observer.traced),
+        around(guard, utils, "_optimize_graph", optimize, lambda _, result, *_a, **_k: observer.exported(result)),
+        around(guard, PASSES, "_jit_pass_inline", after=lambda _, __, graph: observer.inlined(graph, parameters)),
+        around(guard, PASSES, "_jit_pass_onnx", lambda graph, *_: observer.simplified(graph), lowered),
+        around(guard, utils, "_run_symbolic_function", lambda *args: len(args[6]), lowered_node),
+        around(guard, PASSES, "_jit_pass_canonicalize", lambda graph, *_: _numbers(all_values(graph)), renumbered),
+        around(guard, utils, "_set_input_and_output_names", lambda graph, *_: observer.renaming(graph)),
+        around(guard, utils, "_apply_friendly_debug_names", lambda graph, *_: observer.folded(graph)),
+        around(guard, PASSES, "_jit_pass_onnx_assign_scoped_names_for_node_and_value", observer.finished),
     ):
         yield
 
@@ -390,7 +324,7 @@ def observe_calls(
     def after(token: Any, result: Any, *_args: Any, **_kwargs: Any) -> None:
         returned(token, result)
 
-    return _around(guard, "torch.nn:Module", "__call__", before, after, leave)
+    return around(guard, "torch.nn:Module", "__call__", before, after, leave)
 
 
 def _numbers(values: Iterable[torch.Value]) -> list[int]:
@@ -402,7 +336,7 @@ def without_graph_log() -> Iterator[None]:
     """Keep torch from printing the whole graph on standard output when it cannot export it."""
     enabled = torch._C._jit_is_onnx_log_enabled()
     try:
-        with _wrapped(PASSES, "_jit_onnx_log", lambda _original, *_args: None):
+        with wrapped(PASSES, "_jit_onnx_log", lambda _original, *_args: None):
             yield
     finally:
         torch._C._jit_set_onnx_log_enabled(enabled)  # torch forgets to
@@ -412,4 +346,4 @@ def replace_file_writer(guard: Guard, write: Callable[[bytes], None]) -> _Contex
     """Let `write(model_bytes)` take the model instead of torch writing it."""
     keep = guard(write)
     owner = f"{TORCHSCRIPT}.onnx_proto_utils"
-    return _wrapped(owner, "_export_file", lambda _original, model_bytes, _file, _export_map: keep(model_bytes))
+    return wrapped(owner, "_export_file", lambda _original, model_bytes, _file, _export_map: keep(model_bytes))

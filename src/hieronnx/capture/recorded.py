@@ -8,9 +8,8 @@ steps. What is no module, or may be two, ends the path there: the node ran in th
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import onnx_ir as ir
 from torch import nn
@@ -21,20 +20,27 @@ from hieronnx.capture.dynamo import export_program
 from hieronnx.capture.guard import Guard
 from hieronnx.errors import writing
 from hieronnx.files.splice import write_annotated
+from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.graph.building import view_model
+from hieronnx.graph.view import View
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
 
-_SCOPES = "pkg.torch.onnx.name_scopes"
 _LATER = re.compile(r"_\d+$")
 
 
 def capture_recorded(request: ExportRequest, exporter: str) -> Captured:
-    """Export with nothing observed, and read what torch wrote of modules."""
+    """Export with nothing observed, and read what torch wrote of modules; inputs and outputs get the names of torch."""
+    request.names.fill_inputs(())
+    request.names.fill_outputs(())
     if exporter == "dynamo":
         with Guard().running_torch():
             program, write = export_program(request)
-        return _capture(request.model, program.model, _read_scopes, write)
+        read = read_torch_scopes(program.model)
+        named = {node.key: node.scope.module for node in (read.nodes if read else ()) if node.evidence == "name"}
+        view = view_model(program.model)
+        paths = [named.get(view.node_key(index)) for index in range(len(view.nodes))]
+        return _capture(request.model, view, paths, write)
     with Guard().running_torch():
         export_baseline(request, exporter)
     model_bytes = request.output.read_bytes()
@@ -43,28 +49,25 @@ def capture_recorded(request: ExportRequest, exporter: str) -> Captured:
         with writing(request.destination), request.output.open("wb") as stream:
             write_annotated(stream, model_bytes, nodes, about)
 
-    return _capture(request.model, ir.load(request.output), _read_name, write_bytes)
+    aliases = {alias for alias, _ in request.model.named_modules(remove_duplicate=False)}
+    view = view_model(ir.load(request.output))
+    return _capture(request.model, view, [_read_name(node.name, aliases) for node in view.nodes], write_bytes)
 
 
 def _capture(
     model: nn.Module,
-    exported: ir.Model,
-    read: Callable[[ir.Node, Mapping[str, str]], str | None],
+    view: View,
+    paths: Sequence[str | None],
     write: Callable[[NodeMetadata, Mapping[str, str]], None],
 ) -> Captured:
+    """Make calls of the modules that nodes name, one for each module."""
     modules = dict(model.named_modules())
     first = {id(module): path for path, module in modules.items()}
-    paths = {alias: first[id(module)] for alias, module in model.named_modules(remove_duplicate=False)}
+    canonical = {alias: first[id(module)] for alias, module in model.named_modules(remove_duplicate=False)}
     calls = {"": CallSite(ROOT, None, "")}
-    scopes: list[Attribution | None] = []
-
-    def attribute(_graph: int, node: ir.Node) -> None:
-        path = read(node, paths)
-        scope = None if path is None else _add_calls(calls, path, modules)
-        scopes.append(None if scope is None else Attribution(scope, (scope,), "name"))
-
-    view = view_model(exported, attribute)
-    return Captured(tuple(calls.values()), (Stage(view, scopes),), view, {}, write)
+    scopes = [_add_calls(calls, canonical[path], modules) if path in canonical else None for path in paths]
+    attributed = [None if scope is None else Attribution(scope, (scope,), "name") for scope in scopes]
+    return Captured(tuple(calls.values()), (Stage(view, attributed),), view, {}, write)
 
 
 def _add_calls(calls: dict[str, CallSite], path: str, modules: Mapping[str, nn.Module]) -> CallId:
@@ -77,22 +80,16 @@ def _add_calls(calls: dict[str, CallSite], path: str, modules: Mapping[str, nn.M
     return calls[path].id
 
 
-def _read_scopes(node: ir.Node, paths: Mapping[str, str]) -> str | None:
-    """Return the path of the module that the dynamo exporter wrote: before the name of the operation, the last one."""
-    scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-    return next((paths[scope] for scope in reversed(scopes[:-1]) if scope in paths), None)
-
-
-def _read_name(node: ir.Node, paths: Mapping[str, str]) -> str | None:
+def _read_name(name: str, paths: Collection[str]) -> str | None:
     """Return the path of the module that a node is named after by the TorchScript exporter."""
-    if not node.name or not node.name.startswith("/"):
+    if not name.startswith("/"):
         return None
     path = ""
-    for step in node.name.split("/")[1:-1]:
+    for step in name.split("/")[1:-1]:
         above = path.rpartition(".")[0] if step.startswith(f"{path.rpartition('.')[2]}.") else path
-        places = (f"{above}.{name}".lstrip(".") for name in {step, _LATER.sub("", step)})
+        places = (f"{above}.{last}".lstrip(".") for last in {step, _LATER.sub("", step)})
         found = [place for place in places if place in paths]
         if len(found) != 1:
             break
         path = found[0]
-    return paths[path]
+    return path

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from hieronnx.capture import guard
 from hieronnx.capture.captured import Captured, ExportRequest
 from hieronnx.capture.dynamic import advise_on
-from hieronnx.capture.guard import NEWEST_TESTED, OLDEST_TESTED, TorchFailedError, newer_than_tested, older_than_tested
+from hieronnx.capture.guard import TorchFailedError, newer_than_tested, older_than_tested
 from hieronnx.errors import ExportError, HieronnxError, describe_error, innermost
 
 _LOG = logging.getLogger("hieronnx")
@@ -52,7 +53,7 @@ def _observe(request: ExportRequest, exporter: str) -> Captured:
         TorchFailedError: torch or the model failed.
         ExportError: hieronnx failed, in a torch that it was tested with: that is a bug.
     """
-    version, newest = torch.__version__, ".".join(map(str, NEWEST_TESTED))
+    version, newest = torch.__version__, ".".join(map(str, guard.NEWEST_TESTED))
     if newer_than_tested():
         _LOG.warning("torch %s is newer than those that hieronnx was tested with (up to %s)", version, newest)
     try:
@@ -81,7 +82,7 @@ def _observe(request: ExportRequest, exporter: str) -> Captured:
 def _failed_ourselves(reason: str) -> ExportError:
     doing = f"hieronnx failed while it observed torch {torch.__version__} ({reason})"
     if older_than_tested():
-        oldest, newest = (".".join(map(str, numbers)) for numbers in (OLDEST_TESTED, NEWEST_TESTED))
+        oldest, newest = (".".join(map(str, numbers)) for numbers in (guard.OLDEST_TESTED, guard.NEWEST_TESTED))
         return ExportError(f"{doing}; it supports torch {oldest} to {newest}: install one of these")
     return ExportError(
         f"{doing}; this is a bug of hieronnx, not of torch or of the model: please report it with the traceback "

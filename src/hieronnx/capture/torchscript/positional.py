@@ -99,7 +99,9 @@ def _is_taken_as_is(request: ExportRequest) -> bool:
 def name_traced_inputs(request: ExportRequest) -> list[str]:
     """Name the inputs of the trace, in order: the tensors and numbers among the example inputs."""
     named = name_arguments(request.model, request.args, request.kwargs)
-    if _is_taken_as_is(request):
+    if scripted := isinstance(request.model, torch.jit.ScriptModule):
+        named = name_arguments(request.model, _arrange(request), {})
+    if scripted or _is_taken_as_is(request):
         # torch adds the defaults of what is left, and takes a dict in the last place for keywords.
         parameters = list_parameters(request.model).values()
         named += [(p.name, p.default) for p in list(parameters)[len(named) :] if p.default is not p.empty]

@@ -3,18 +3,20 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+SECONDS ?= 60
 # Another torch, in an environment of its own, with the tests that concern capture.
 TORCH ?= 2.15.0
 TORCH_VENV = .venv-torch-$(TORCH)
 CAPTURE_TESTS := tests/capture tests/test_zoo.py tests/tools/test_export.py tests/tools/test_failures.py
 
-.PHONY: help demo test test-long test-torch lint format bench strategies clean
+.PHONY: help demo test test-long fuzz test-torch lint format bench strategies clean
 
 help:
 	@echo "make demo       export the built-in model, print its tree and coverage"
 	@echo "make test       run the test suite"
 	@echo "make test-long  run the tests that take minutes"
 	@echo "make test-torch TORCH=2.15.0   run the tests of capture with another torch, in an environment of its own"
+	@echo "make fuzz       try damaged files on every reader, for SECONDS=60"
 	@echo "make lint       ruff, ruff format --check, mypy"
 	@echo "make bench      measure hieronnx beside its peers; writes docs/benchmarks.md"
 	@echo "make strategies measure how well each strategy does; writes the tables of docs/strategies.md"
@@ -55,6 +57,9 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/security/fuzz.py --seconds $(SECONDS)
 
 strategies: $(STAMP)
 	HF_HUB_OFFLINE=1 $(BIN)/python -m benchmarks strategies

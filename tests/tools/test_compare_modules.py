@@ -20,6 +20,7 @@ import hieronnx
 import support.cli
 from hieronnx import compare
 from hieronnx.report.comparison import comparison_to_markdown, render_comparison
+from support.annotated import annotated
 from support.exports import exported, quiet, shared_folder
 
 WIDTH = 8
@@ -324,3 +325,9 @@ def test_the_most_changed_come_first_and_the_verdict_can_stand_alone(tmp_path: P
     assert "… and 3 more calls" in shown.stdout
     quietly = support.cli.run("compare", a, b, "--quiet")
     assert (quietly.exit_code, quietly.stdout) == (1, f"{compare(a, b).describe()}\n")
+
+
+def test_whether_two_files_are_the_same_does_not_depend_on_their_hierarchies() -> None:
+    text = "net (float[2] x) => (float[2] y, float[2] z) { y = Relu(x)  z = Relu(x) }"
+    same = compare(annotated(text, ["a", "b"]), annotated(text, ["b", "a"]))
+    assert same.same

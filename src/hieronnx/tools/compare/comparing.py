@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import product
 from typing import TypeAlias
 
 from hieronnx.attribute.carried import carry_scopes, read_scopes
@@ -62,11 +64,14 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
     best: tuple[CompareResult, Wiring] | None = None
     a_tree, b_tree = opened_a.hierarchy, opened_b.hierarchy
     places = None if a_tree is None or b_tree is None else find_places(side_a.view, a_tree, side_b.view, b_tree)
+    # Whether two files are the same does not depend on what is said of their nodes.
+    alike = Counter(side_a.signatures) == Counter(side_b.signatures)
+    ways = product((None, places) if alike and places is not None else (places,), _PREFERENCES)
     no_names = set(side_a.view.names).isdisjoint(filter(None, side_b.view.names))
-    for preference in _PREFERENCES:
+    for where, preference in ways:
         if no_names and preference.initializer_names:
-            break
-        wiring = Wiring(Alignment(side_a, side_b, preference, places).run())
+            continue
+        wiring = Wiring(Alignment(side_a, side_b, preference, where).run())
         result = find_differences(wiring, opened_a, opened_b, names=names, values=values)
         if best is None or result.size <= best[0].size:
             best = result, wiring

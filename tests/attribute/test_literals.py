@@ -7,6 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
+from torch import nn
 
 import hieronnx
 from hieronnx.hierarchy.records import CallId
@@ -60,3 +62,22 @@ def test_what_torch_merged_with_a_literal_of_another_layer_is_its_readers() -> N
     index = hierarchy.find("/embeddings/Constant_output_0")
     assert (index.scope, index.origins) == (CallId("pooler", 0), (CallId("pooler", 0),))
     assert (index.evidence, index.confidence, index.rule) == ("dataflow", "low", "consumers")
+
+
+class Twins(nn.Module):
+    """Two modules of equal weights that read the same tensor: the file has their weights once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(8), nn.LayerNorm(8)
+        self.left, self.right = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.left(self.first(x)) + self.right(self.second(x))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_modules_of_equal_weights_are_told_apart(exporter: str, tmp_path: Path) -> None:
+    result = hieronnx.export(Twins().eval(), (torch.randn(2, 8),), tmp_path / "m.onnx", exporter=exporter)
+    found = {str(origin) for n in result.hierarchy.nodes if n.op_type == "LayerNormalization" for origin in n.origins}
+    assert found == {"first", "second"}

@@ -440,10 +440,6 @@ def duplicate_output(model: onnx.ModelProto) -> None:
     model.graph.node.append(model.graph.node[-1])
 
 
-def read_nothing(model: onnx.ModelProto) -> None:
-    model.graph.node[-1].input[0] = "nothing"
-
-
 def drop_type(model: onnx.ModelProto) -> None:
     model.graph.initializer[0].data_type = 0
 
@@ -452,7 +448,6 @@ def drop_type(model: onnx.ModelProto) -> None:
     ("change", "cause"),
     [
         (duplicate_output, "which another node makes, too"),
-        (read_nothing, "it reads 'nothing', which nothing makes"),
         (drop_type, "ONNX has no data type 0"),
     ],
 )

@@ -90,7 +90,7 @@ def _find_served(view: View, attributions: Sequence[Attribution | None]) -> Iter
 
 def _give_to_readers(recorded: Attribution | None, served: Sequence[Attribution], tree: CallTree) -> Attribution | None:
     """Give a literal to those who read it; what was recorded counts where it says the same, or nobody is known."""
-    if not served:
+    if not served or (recorded is not None and recorded.evidence == "carried"):  # what a tool folded is work
         return recorded
     joined = tree.join(served, "dataflow")
     if recorded is not None and recorded.evidence != "root" and recorded.scope == joined.scope:

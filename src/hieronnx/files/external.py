@@ -79,12 +79,14 @@ def require_sound(file: DataFile, what: str) -> DataFile:
     return file
 
 
-def check_data(model: str | os.PathLike[str]) -> None:
-    """Make sure that all external data of a file is there and may be opened, before others open it.
+def check_data(model: str | os.PathLike[str], *, needed: bool = True) -> None:
+    """Make sure that all external data of a file is there, if it is needed, and may be opened, before others open it.
 
     Raises:
         HieronnxError: If some is not.
     """
     path = Path(model)
     for location in sorted(read_locations(path)):
-        find_data_file(path, location)
+        file = look_up(path.parent, location, path)
+        if needed or not file.missing:
+            require_sound(file, f"the weights of '{path}'")

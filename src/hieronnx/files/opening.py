@@ -127,7 +127,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
     """Return the model as onnx-ir, with weights in external files left where they are.
 
     Raises:
-        HieronnxError: If the file is missing or is not an ONNX model, or its data is missing.
+        HieronnxError: If the file is missing or is not an ONNX model, or its data must not be opened.
     """
     if isinstance(model, ir.Model):
         return model
@@ -136,8 +136,8 @@ def load_ir_model(model: ModelLike) -> ir.Model:
             raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
         return deserialize(model, "the model")
     path = require_file(Path(model))
-    check_data(path)
-    deserialize(read_skeleton(path), f"'{path}'", whole=False)
+    deserialize(read_skeleton(path), f"'{path}'")
+    check_data(path, needed=False)
     try:
         with reading_graph(f"'{path}'"):
             loaded = ir.load(path)
@@ -188,21 +188,16 @@ def read_structure(path: Path) -> ir.Model:
     Raises:
         HieronnxError: If the file is missing or is not an ONNX model.
     """
-    return deserialize(read_skeleton(require_file(path)), f"'{path}'", whole=False)
+    return deserialize(read_skeleton(require_file(path)), f"'{path}'")
 
 
-def deserialize(model: onnx.ModelProto, name: str, *, whole: bool = True) -> ir.Model:
-    """Make of a message the model that it is.
-
-    Args:
-        model: The message.
-        name: What it is called in errors.
-        whole: Whether it has all contents; a skeleton lacks those of large initializers.
+def deserialize(model: onnx.ModelProto, name: str) -> ir.Model:
+    """Make of a message the model that it is; the name is for errors.
 
     Raises:
         HieronnxError: If it is not sound.
     """
-    fault = next(find_faults(model, whole=whole), None)
+    fault = next(find_faults(model), None)
     if fault is not None:
         raise HieronnxError(f"{name} is not a sound model: {fault.place}: {fault.message}; fix it with what made it")
     with reading_graph(name):

@@ -34,6 +34,7 @@ except ImportError:  # pragma: no cover  # a system without it has no locks of t
 
 _LONGEST_PREFIX = 40
 _SIDECAR = re.compile(rb'\s*\{\s*"format_version"')
+_BEGIN = b'{"format_version"'
 """How every sidecar begins."""
 _HELD = threading.local()
 """The outputs that this thread is writing."""
@@ -163,7 +164,8 @@ def is_sidecar(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return _SIDECAR.match(file.read(100)) is not None
+        begin = file.read(100)
+    return _SIDECAR.match(begin) is not None or _BEGIN.startswith(begin.strip())  # cut off, even to nothing
 
 
 def check_sidecar(path: Path) -> None:
@@ -215,8 +217,7 @@ def _locked(output: Path) -> Iterator[bool]:
         return
     digest = hashlib.blake2b(os.fsencode(output.name), digest_size=4).hexdigest()
     path = output.with_name(f".{output.name[:_LONGEST_PREFIX]}.{digest}.lock")
-    with writing(output):
-        lock = _acquire(path, output)
+    lock = _acquire(path, output)
     outputs.add(place)
     try:
         yield True
@@ -230,7 +231,10 @@ def _locked(output: Path) -> Iterator[bool]:
 def _acquire(path: Path, output: Path) -> int:
     """Open and lock a file that only says who writes."""
     while True:
-        lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise ExportError(f"cannot write into '{output.parent}': {error.strerror}") from error
         try:
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What must hold of any ONNX model before its graph is read: types known, sizes consistent, names and references sound.
+"""What must hold of any ONNX model before its graph is read: types known, sizes consistent, names told apart.
 
 Whatever reads a graph may trust that. What onnx-ir, onnx or numpy would raise on a value that they did not expect,
 far from the file, is told here with the node or tensor that has it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import onnx
@@ -37,45 +36,31 @@ class Fault(NamedTuple):
     message: str
 
 
-def find_faults(model: onnx.ModelProto, *, whole: bool) -> Iterator[Fault]:
-    """Yield what makes a model unsound.
-
-    Args:
-        model: The model.
-        whole: Whether the main graph's initializers have their contents; a skeleton lacks those of large ones.
-    """
+def find_faults(model: onnx.ModelProto) -> Iterator[Fault]:
+    """Yield what makes a model unsound; its weights may be left out."""
     for entry in (*model.opset_import, *(entry for function in model.functions for entry in function.opset_import)):
         if not 0 < entry.version <= _HIGHEST_OPSET:
             yield Fault(f"opset '{entry.domain}'", f"{entry.version} is no version of an opset")
-    yield from _check_graph(model.graph, frozenset(), whole=whole)
+    yield from _check_graph(model.graph)
     for function in model.functions:
-        yield from _check_nodes(function.node, set(function.input), function.output)
+        yield from _check_nodes(function.node)
     yield from _check_recursion(model)
 
 
 # -- graphs -------------------------------------------------------------------------------------------------
 
 
-def _check_graph(graph: onnx.GraphProto, outer: AbstractSet[str], *, whole: bool = True) -> Iterator[Fault]:
+def _check_graph(graph: onnx.GraphProto) -> Iterator[Fault]:
     for tensor in graph.initializer:
-        if reason := _explain_tensor(tensor, whole=whole):
+        if reason := _explain_tensor(tensor):
             yield Fault(f"initializer '{tensor.name}'", reason)
     for sparse in graph.sparse_initializer:
         if reason := _explain_sparse(sparse):
             yield Fault(f"initializer '{sparse.values.name}'", reason)
-    own = {value.name for value in graph.input}
-    own |= {tensor.name for tensor in graph.initializer}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
-    yield from _check_nodes(graph.node, own, (value.name for value in graph.output), outer)
+    yield from _check_nodes(graph.node)
 
 
-def _check_nodes(
-    nodes: Iterable[onnx.NodeProto],
-    known: set[str],
-    outputs: Iterable[str],
-    outer: AbstractSet[str] = frozenset(),
-) -> Iterator[Fault]:
-    """Check nodes, which read what is known, and the outputs of their graph."""
+def _check_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[Fault]:
     made: set[str] = set()
     for node in nodes:
         place = f"node '{node.name or first_name(node.output) or node.op_type}'"
@@ -88,16 +73,9 @@ def _check_nodes(
         for attribute in node.attribute:
             if reason := _explain_attribute(attribute):
                 yield Fault(place, f"its attribute '{attribute.name}' {reason}")
-    known = known | made
     for node in nodes:
-        for name in node.input:
-            if name and name not in known and name not in outer:
-                yield Fault(f"node '{node.name or first_name(node.output)}'", f"it reads '{name}', which nothing makes")
         for _, body in proto_bodies(node):
-            yield from _check_graph(body, known | outer)
-    for name in outputs:
-        if name not in known and name not in outer:
-            yield Fault("graph", f"its output '{name}' is made by nothing")
+            yield from _check_graph(body)
 
 
 def _check_recursion(model: onnx.ModelProto) -> Iterator[Fault]:
@@ -134,7 +112,7 @@ def _explain_attribute(attribute: onnx.AttributeProto) -> str:
         return f"is said to be a {onnx.AttributeProto.AttributeType.Name(kind)}, and is none"
     tensors = (attribute.t,) if kind == onnx.AttributeProto.TENSOR else attribute.tensors
     for tensor in tensors:
-        if reason := _explain_tensor(tensor, whole=True):
+        if reason := _explain_tensor(tensor):
             return f"has a tensor that cannot be: {reason}"
     if kind == onnx.AttributeProto.SPARSE_TENSOR:
         return _explain_sparse(attribute.sparse_tensor)
@@ -142,10 +120,10 @@ def _explain_attribute(attribute: onnx.AttributeProto) -> str:
 
 
 def _explain_sparse(sparse: onnx.SparseTensorProto) -> str:
-    return _explain_tensor(sparse.values, whole=True) or _explain_tensor(sparse.indices, whole=True)
+    return _explain_tensor(sparse.values) or _explain_tensor(sparse.indices)
 
 
-def _explain_tensor(tensor: onnx.TensorProto, *, whole: bool) -> str:
+def _explain_tensor(tensor: onnx.TensorProto) -> str:
     """Say what is wrong with a tensor; nothing if it is sound."""
     width = _WIDTHS.get(tensor.data_type)
     if width is None and tensor.data_type != onnx.TensorProto.STRING:
@@ -167,7 +145,8 @@ def _explain_tensor(tensor: onnx.TensorProto, *, whole: bool) -> str:
         needed = (
             elements * 2 if tensor.data_type in _COMPLEX else (elements * width + 7) // 8 if width < 8 else elements
         )
-    if given == needed or (not given and not whole):
+    # Without any contents it is a structure: those of weights are left out where nobody reads them.
+    if given in (0, needed):
         return ""
     return f"it has {given:,} elements where its shape needs {needed:,}"
 

@@ -94,7 +94,8 @@ def test_an_earlier_part_of_the_name_is_replaced_whole(tmp_path: Path) -> None:
         hieronnx.extract(exported("bert", "dynamo").result.path, target, output=path)
     assert hieronnx.load(path).modules[""].class_name == "BertPooler"
     open_session(path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["part.onnx", "part.onnx.data", "part_hierarchy.json"]
+    (data,) = tmp_path.glob("part*.data")
+    assert set(tmp_path.iterdir()) == {path, data, tmp_path / "part_hierarchy.json"}
 
 
 @pytest.mark.long
@@ -221,7 +222,7 @@ def test_missing_data_is_named(bert: Path) -> None:
     (bert / "model.onnx.data").unlink()
     result = run("pooler", "-o", "x.onnx")
     assert result.exit_code == 2
-    assert "should be in 'model.onnx.data': No such file or directory" in result.stderr
+    assert "should be in 'model.onnx.data'; put the file there" in result.stderr
     assert not (bert / "x.onnx").exists()
     assert run("encoder.layer.0.intermediate.intermediate_act_fn", "-o", "x.onnx").exit_code == 0  # needs none of it
 
@@ -243,7 +244,7 @@ def test_data_outside_the_models_folder_is_refused(bert: Path) -> None:
     onnx.save(model, "model.onnx")
     result = run("pooler", "-o", "x.onnx")
     assert result.exit_code == 2
-    assert "outside the model's folder" in result.stderr
+    assert "which is not in the model's folder" in result.stderr
 
 
 def test_a_file_without_hierarchy_says_how_to_get_one(bert: Path) -> None:

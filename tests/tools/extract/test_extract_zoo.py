@@ -78,7 +78,7 @@ COMPOSABLE = """
     albert autocast_region bart bert calls_interleaved clip conv_batch_norm_bottlenecks conv_batch_norm_chain
     conv_batch_norm_residual conv_batch_norm_sequential convnext custom_function deberta distilbert
     dropout_and_identity electra fnet
-    gathered_bags gpt2 gru_bidirectional hooked-dynamo layer_norm_by_hand llama llama_with_past lstm mamba-dynamo
+    gathered_bags gpt2 gru_bidirectional hooked layer_norm_by_hand llama llama_with_past lstm mamba
     mask_in_every_layer mixtral modernbert mpnet nested_cond no_grad_region odd_module_dict_keys resnet
     reversed_module_list roberta same_class_name scripted_if segformer sequential_in_sequential sequential_root
     shared_activation shared_at_two_depths sibling_borrowed swin t5 tied_weights transformer_encoder vit wav2vec2

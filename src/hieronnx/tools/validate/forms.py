@@ -82,7 +82,7 @@ def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:
         HieronnxError: If it is not one.
     """
     with reading_graph(f"the graph of '{name}'"):
-        model = deserialize(skeleton, f"the graph of '{name}'", whole=False)
+        model = deserialize(skeleton, f"the graph of '{name}'")
         return model, view_model(model)
 
 

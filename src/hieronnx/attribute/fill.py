@@ -90,12 +90,20 @@ def _find_served(view: View, attributions: Sequence[Attribution | None]) -> Iter
 
 def _give_to_readers(recorded: Attribution | None, served: Sequence[Attribution], tree: CallTree) -> Attribution | None:
     """Give a literal to those who read it; what was recorded counts where it says the same, or nobody is known."""
-    if not served or (recorded is not None and recorded.evidence == "carried"):  # what a tool folded is work
+    if not served or (recorded is not None and _is_folded(recorded, served, tree)):
         return recorded
     joined = tree.join(served, "dataflow")
     if recorded is not None and recorded.evidence != "root" and recorded.scope == joined.scope:
         return Attribution(joined.scope, joined.origins, recorded.evidence, recorded.rule)
     return Attribution(joined.scope, joined.origins, "dataflow", "consumers")
+
+
+def _is_folded(recorded: Attribution, served: Sequence[Attribution], tree: CallTree) -> bool:
+    """Say whether a literal is work that a tool folded, for those who read it: then it belongs to who did the work."""
+    if recorded.evidence != "carried":
+        return False
+    own = set(tree.ancestors(recorded.scope))
+    return all(reader.scope in own or recorded.scope in tree.ancestors(reader.scope) for reader in served)
 
 
 def _serve(readers: Sequence[Attribution], around: CallId, owner: str | None, tree: CallTree) -> Attribution:

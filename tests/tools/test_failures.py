@@ -524,3 +524,19 @@ def test_a_model_in_memory_whose_weights_are_in_a_file_is_told_to_be_saved(tmp_p
         hieronnx.export(nn.Sequential(nn.Linear(64, 64)).eval(), (torch.ones(1, 64),), path, exporter="dynamo")
     with pytest.raises(InputError, match="save it, and give the path instead"):
         hieronnx.quantize(onnx.load(path, load_external_data=False), output=tmp_path / "made.onnx", tool="dynamic")
+
+
+class Hidden(nn.Module):
+    """A model in which an interrupt comes out as another error, as torch lets it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise AttributeError("no such thing") from error
+
+
+def test_an_interrupt_that_comes_out_as_another_error_stops_the_export(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        export(Hidden(), tmp_path / "m.onnx")
+    assert list(tmp_path.iterdir()) == []

@@ -136,7 +136,7 @@ def load_ir_model(model: ModelLike) -> ir.Model:
             raise InputError(f"the model is a {type(model).__name__}; give a path, a ModelProto or an ir.Model")
         return deserialize(model, "the model")
     path = require_file(Path(model))
-    deserialize(read_skeleton(path), f"'{path}'")
+    _check_sound(read_skeleton(path), f"'{path}'")
     check_data(path, needed=False)
     try:
         with reading_graph(f"'{path}'"):
@@ -197,11 +197,15 @@ def deserialize(model: onnx.ModelProto, name: str) -> ir.Model:
     Raises:
         HieronnxError: If it is not sound.
     """
+    _check_sound(model, name)
+    with reading_graph(name):
+        return ir.serde.deserialize_model(model)
+
+
+def _check_sound(model: onnx.ModelProto, name: str) -> None:
     fault = next(find_faults(model), None)
     if fault is not None:
         raise HieronnxError(f"{name} is not a sound model: {fault.place}: {fault.message}; fix it with what made it")
-    with reading_graph(name):
-        return ir.serde.deserialize_model(model)
 
 
 def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:

@@ -194,11 +194,11 @@ def _find_unneeded(names: set[str], output: Path, kept: Collection[Path]) -> lis
         return []
     others = (path for path in output.parent.glob("*.onnx") if path != output)
     used = {name for path in others for name in _list_data(path)}
-    paths = [output.with_name(name) for name in names - used if is_data_of(name, output)]
+    paths = [output.with_name(name) for name in names - used if _is_data_of(name, output)]
     return [path for path in paths if path.is_file() and not any(k.exists() and k.samefile(path) for k in kept)]
 
 
-def is_data_of(name: str, output: Path) -> bool:
+def _is_data_of(name: str, output: Path) -> bool:
     """Say whether a file's name is one that the data of this output has, or had."""
     stem, suffix = re.escape(output.stem), re.escape(output.suffix)
     return re.fullmatch(rf"{stem}(\.[0-9a-f]{{8}})?{suffix}\.data(\.\d+)?", name) is not None

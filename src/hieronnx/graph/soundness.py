@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from hieronnx.graph.walks import first_name, proto_bodies
 
-_WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
+"""The bits of an element, by its data type; none for strings."""
 _MOST_ELEMENTS = 2**62
 _HIGHEST_OPSET = 2**31 - 1
 _MOST_DIGITS = 18
@@ -125,7 +126,7 @@ def _explain_sparse(sparse: onnx.SparseTensorProto) -> str:
 
 def _explain_tensor(tensor: onnx.TensorProto) -> str:
     """Say what is wrong with a tensor; nothing if it is sound."""
-    width = _WIDTHS.get(tensor.data_type)
+    width = WIDTHS.get(tensor.data_type)
     if width is None and tensor.data_type != onnx.TensorProto.STRING:
         return f"ONNX has no data type {tensor.data_type}"
     elements = math.prod(tensor.dims)

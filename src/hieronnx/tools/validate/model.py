@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 
 from hieronnx.files.claims import Finding
 from hieronnx.files.external import BRING_IN, DataFile, look_up
+from hieronnx.graph.soundness import WIDTHS
 from hieronnx.graph.walks import walk_attribute_tensors, walk_protos
 
 _REPAIR = "fix the model with what made it: hieronnx never changes a graph"
@@ -33,7 +33,6 @@ _ONE_ELEMENT: Mapping[str, Any] = {
     "string_data": [b""],
     "raw_data": bytes(16),
 }
-_WIDTHS = {kind.value: kind.bitwidth for kind in ir.DataType if kind not in (ir.DataType.UNDEFINED, ir.DataType.STRING)}
 # Numbers of variable length could not be counted without reading them.
 _BYTES_PER_ENTRY: Mapping[str, int] = {"float_data": 4, "double_data": 8}
 
@@ -75,7 +74,7 @@ def _check_sizes(tensor: onnx.TensorProto, sizes: Mapping[str, int]) -> Iterator
 
 def _nbytes(tensor: onnx.TensorProto) -> int | None:
     """Return the bytes that a tensor's shape and type need; None where they are not numbers of bytes."""
-    width = _WIDTHS.get(tensor.data_type)
+    width = WIDTHS.get(tensor.data_type)
     return None if width is None else (math.prod(tensor.dims) * width + 7) // 8
 
 

@@ -33,6 +33,7 @@ def matrix(names: tuple[str, ...], exports: Path | None) -> None:
     """Carry hierarchies through every tool, for cases of the zoo; without a name for all, and write docs/carry.md."""
     use_zoo()
     import torch
+
     from support.zoo import CASES
 
     # What a script calls no hook sees: there is nothing to hold its nodes to.

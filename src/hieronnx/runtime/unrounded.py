@@ -25,6 +25,8 @@ _LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, 
 """The types in few bits, and the lowest number of each."""
 _PREFIXES = ("QLinear", "Q")
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_DYNAMIC = "DynamicQuantizeLinear"
+_INTEGER = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 _UNUSED = frozenset({"opset"})
 """Attributes that say nothing of what an operator computes."""
 
@@ -86,6 +88,10 @@ class _Rewriting:
         signature, plain = self._read_signature(node), _name_plain(node)
         if node.op_type == _QUANTIZE and self._is_rounded(signature.operands[0].zero):
             yield from self._bound(node.input[0], signature.operands[0], node.output[0])
+        elif node.op_type == _DYNAMIC:
+            yield from self._scale(node)
+        elif node.op_type in _INTEGER and node.input[0] in self.floats:
+            yield from self._compute_integers(node)
         elif node.op_type == _DEQUANTIZE and node.input[0] in self.floats:
             yield helper.make_node("Identity", [node.input[0]], list(node.output))
         elif plain and (attributes := self._keep_attributes(node, plain)) is not None:
@@ -96,6 +102,28 @@ class _Rewriting:
             yield node
         else:
             yield from self._surround(node, signature)
+
+    def _scale(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield what scales a tensor as it would be scaled before it is rounded, by the range that it has."""
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        kept.output[0] = self._name()
+        self.floats.add(node.output[0])
+        yield from (kept, helper.make_node("Div", [node.input[0], node.output[1]], [node.output[0]]))
+
+    def _compute_integers(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the plain form of a product of whole numbers, of which the second operand is a weight."""
+        weight, one, zeros = self._name(), self._hold(1.0, TensorProto.FLOAT), list(filter(None, node.input[3:4]))
+        self.floats.add(node.output[0])
+        if zeros:  # one for each channel, or one for all
+            shape, ones = self._name(), self._name()
+            yield helper.make_node("Shape", zeros, [shape])
+            yield helper.make_node("Expand", [one, shape], [ones])
+            one = ones
+        yield helper.make_node(_DEQUANTIZE, [node.input[1], one, *zeros], [weight], axis=_find_axis(node))
+        plain = helper.make_node(_INTEGER[node.op_type], [node.input[0], weight], list(node.output))
+        plain.attribute.extend(node.attribute)
+        yield plain
 
     def _compute(
         self, node: onnx.NodeProto, plain: str, attributes: Sequence[onnx.AttributeProto], signature: _Signature
@@ -225,4 +253,4 @@ def _name_plain(node: onnx.NodeProto) -> str:
 def _find_axis(node: onnx.NodeProto) -> int:
     """Return the axis of the weights of a product that has the channels of what it gives."""
     turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-    return 0 if turned or node.op_type.endswith("Conv") else -1
+    return 0 if turned or "Conv" in node.op_type else -1

@@ -41,14 +41,14 @@ def _casts_to_half(node: onnx.NodeProto) -> bool:
 
 def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
-    undone = undo_rounding(model)
-    return _widen(undone) if any(map(_is_half, _list_types(undone))) else undone
+    wide = _widen(model) if any(kind in _HALF for kind in _list_types(model)) else model
+    return undo_rounding(wide)
 
 
-def find_unknown(model: onnx.ModelProto) -> str:
-    """Return an operator whose rounding was not undone; nothing if there is none."""
-    left = (node for node in model.graph.node if category_of(node.op_type, node.domain) == "quantization")
-    return next((node.op_type for node in left if node.op_type not in _UNDONE), "")
+def find_unknown(precise: onnx.ModelProto) -> frozenset[str]:
+    """Return the operators whose rounding was not undone."""
+    quantized = {n.op_type for n in precise.graph.node if category_of(n.op_type, n.domain) == "quantization"}
+    return frozenset(quantized - _UNDONE)
 
 
 def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
@@ -103,7 +103,7 @@ class _Moving:
     def _move_widened(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         output, random = node.output[0], self._name()
         node.output[0] = self._name()
-        part = _ROUNDING[int(node.name.removeprefix(_WIDENED))]
+        part = _ROUNDING[int(node.name.removeprefix(_WIDENED).split()[0])]
         yield node
         yield _draw(node.output[0], random, 1 - part, 1 + part, self._count)
         yield helper.make_node("Mul", [node.output[0], random], [output])
@@ -140,10 +140,7 @@ def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.No
 # -- half precision -----------------------------------------------------------------------------------------
 
 _WIDENED = "hieronnx widened "
-
-
-def _is_half(kind: int) -> bool:
-    return kind in _HALF
+_SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def _list_types(model: onnx.ModelProto) -> Iterator[int]:
@@ -160,12 +157,16 @@ def _widen(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
+    scales = {node.input[1] for node in graph.node if node.op_type in _SCALED}
+    for tensor in graph.initializer:  # the scales of quantized numbers must stay constants
+        if tensor.name in scales and tensor.data_type in _HALF:
+            tensor.CopyFrom(_widen_tensor(tensor))
     halves = {t.name: t.data_type for t in graph.initializer if t.data_type in _HALF}
     halves |= {v.name: v.type.tensor_type.elem_type for v in graph.input if v.type.tensor_type.elem_type in _HALF}
     renamed = {name: f"{name}/wide" for name in halves}
     casts = [
-        helper.make_node("Cast", [name], [renamed[name]], name=f"{_WIDENED}{kind}", to=TensorProto.FLOAT)
-        for name, kind in halves.items()
+        helper.make_node("Cast", [name], [renamed[name]], name=f"{_WIDENED}{kind} {number}", to=TensorProto.FLOAT)
+        for number, (name, kind) in enumerate(halves.items())
     ]
     nodes = [_widen_node(node, renamed) for node in graph.node]
     kept = onnx.GraphProto(node=[*casts, *nodes])

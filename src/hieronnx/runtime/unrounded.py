@@ -14,15 +14,18 @@ before it and what it gives made floats behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from hieronnx.graph.operators import LOOKUP_OPS
+
 _LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, TensorProto.INT16: -32768}
 """The types in few bits, and the lowest number of each."""
+_FEW = frozenset({*_LOWEST, TensorProto.INT32})
 _PREFIXES = ("QLinear", "Q")
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = "DynamicQuantizeLinear"
@@ -45,7 +48,7 @@ def undo_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     made.graph.node.extend(step for node in model.graph.node for step in rewriting.rewrite(node))
     made.graph.initializer.extend(rewriting.held.values())
     for value in made.graph.output:
-        if value.name in rewriting.floats:
+        if value.name in rewriting.floats and value.type.tensor_type.elem_type in _FEW:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
     return made
 
@@ -90,14 +93,14 @@ class _Rewriting:
             yield from self._bound(node.input[0], signature.operands[0], node.output[0])
         elif node.op_type == _DYNAMIC:
             yield from self._scale(node)
-        elif node.op_type in _INTEGER and node.input[0] in self.floats:
+        elif node.op_type in _INTEGER:
             yield from self._compute_integers(node)
         elif node.op_type == _DEQUANTIZE and node.input[0] in self.floats:
             yield helper.make_node("Identity", [node.input[0]], list(node.output))
         elif plain and (attributes := self._keep_attributes(node, plain)) is not None:
             yield from self._compute(node, plain, attributes, signature)
         elif self.floats.isdisjoint(node.input) or not any(operand.zero for operand in signature.operands):
-            if not self.floats.isdisjoint(node.input):  # it moves numbers, whatever they are
+            if self._moves_floats(node):
                 self.floats.update(node.output)
             yield node
         else:
@@ -112,18 +115,30 @@ class _Rewriting:
         yield from (kept, helper.make_node("Div", [node.input[0], node.output[1]], [node.output[0]]))
 
     def _compute_integers(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield the plain form of a product of whole numbers, of which the second operand is a weight."""
-        weight, one, zeros = self._name(), self._hold(1.0, TensorProto.FLOAT), list(filter(None, node.input[3:4]))
+        """Yield the plain form of a product of whole numbers; an operand in few bits has steps of 1."""
+        operands = []
+        for position in (0, 1):
+            name = node.input[position]
+            if name not in self.floats:
+                zeros, made = list(filter(None, node.input[position + 2 : position + 3])), self._name()
+                steps = yield from self._make_ones(zeros)
+                yield helper.make_node(_DEQUANTIZE, [name, steps, *zeros], [made], axis=_find_axis(node))
+                name = made
+            operands.append(name)
         self.floats.add(node.output[0])
-        if zeros:  # one for each channel, or one for all
-            shape, ones = self._name(), self._name()
-            yield helper.make_node("Shape", zeros, [shape])
-            yield helper.make_node("Expand", [one, shape], [ones])
-            one = ones
-        yield helper.make_node(_DEQUANTIZE, [node.input[1], one, *zeros], [weight], axis=_find_axis(node))
-        plain = helper.make_node(_INTEGER[node.op_type], [node.input[0], weight], list(node.output))
+        plain = helper.make_node(_INTEGER[node.op_type], operands, list(node.output))
         plain.attribute.extend(node.attribute)
         yield plain
+
+    def _make_ones(self, like: Sequence[str]) -> Generator[onnx.NodeProto, None, str]:
+        """Yield what makes as many ones as there are zero points, one for all or one for each channel; name them."""
+        one = self._hold(1.0, TensorProto.FLOAT)
+        if not like:
+            return one
+        shape, ones = self._name(), self._name()
+        yield helper.make_node("Shape", like, [shape])
+        yield helper.make_node("Expand", [one, shape], [ones])
+        return ones
 
     def _compute(
         self, node: onnx.NodeProto, plain: str, attributes: Sequence[onnx.AttributeProto], signature: _Signature
@@ -212,6 +227,11 @@ class _Rewriting:
                 signature.operands.append(_Operand(inputs[place]))
                 place += 1
         return signature
+
+    def _moves_floats(self, node: onnx.NodeProto) -> bool:
+        """Say whether a node passes on numbers that were in few bits, whatever they are; a Cast says what it gives."""
+        data = node.input[:1] if node.op_type in LOOKUP_OPS else node.input
+        return node.op_type != "Cast" and not self.floats.isdisjoint(data)
 
     def _is_kind(self, pair: Sequence[str]) -> bool:
         """Say whether two inputs are a scale and a zero point."""

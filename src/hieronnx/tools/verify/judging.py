@@ -17,6 +17,9 @@ from hieronnx.tools.verify.result import Verdict
 Noise: TypeAlias = tuple[float, float]
 """The root of the mean square of what rounding does to a tensor, and the most of it."""
 
+UNKNOWN: Noise = (math.inf, math.inf)
+"""The noise of a format that nobody can tell: no error is more."""
+
 SUSPICIOUS = 16.0
 """The error that nobody need explain, in half units of the last place: sums in another order make more."""
 LIMIT = 8.0

@@ -18,7 +18,7 @@ from hieronnx.runtime.sessions import Runner
 from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
 from hieronnx.tools.verify.boundaries import Boundaries
 from hieronnx.tools.verify.deviation import Deviation, fit, measure
-from hieronnx.tools.verify.judging import Noise
+from hieronnx.tools.verify.judging import UNKNOWN, Noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Feeds: TypeAlias = Mapping[str, Array]
@@ -128,21 +128,28 @@ class Observation:
         return deviations
 
     def measure_noise(self, slices: Sequence[Slice], *, singles: bool) -> list[dict[str, Noise]]:
-        """Measure what the format's own rounding does to the targets of slices; nothing where that is not known.
+        """Measure what the format's own rounding does to the targets of slices, as far as that can be known.
 
         `singles` says whether the rounding of weights in single precision counts.
         """
-        noise: list[dict[str, Noise]] = [{} for _ in slices]
-        for chunk, joined, feeds in self._join_slices(slices):
+        noise: list[dict[str, Noise]] = [dict.fromkeys(piece.targets, UNKNOWN) for piece in slices]
+        known = [number for number, piece in enumerate(slices) if not self._has_unknown(piece)]
+        for chunk, joined, feeds in self._join_slices([slices[number] for number in known]):
             precise = make_precise(joined.model)
-            if find_unknown(precise):
-                continue
             models = (joined.model, precise, dither(precise, singles=singles))
             runs = [self._runner.run_model(model, feeds, joined.names) for model in models]
             for number, made in zip(chunk, joined.outputs, strict=True):
                 for tensor, name in made.items():
-                    noise[number][tensor] = _add_noise(*(run.pop(name) for run in runs))
+                    noise[known[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
         return noise
+
+    def _has_unknown(self, piece: Slice) -> bool:
+        """Say whether a slice rounds in a way that cannot be undone."""
+        return any(self.graph.nodes[index].op_type in self._unknown for index in piece.nodes)
+
+    @cached_property
+    def _unknown(self) -> frozenset[str]:
+        return find_unknown(make_precise(self.graph.model))
 
     def _join_slices(self, slices: Sequence[Slice]) -> Iterator[tuple[list[int], JoinedSlices, Feeds]]:
         """Yield slices in one model, as many as fit into the buffer, with what to feed it."""
@@ -174,8 +181,6 @@ class Observation:
 
 def _add_noise(actual: Array, precise: Array, dithered: Array) -> Noise:
     """Return what rounding does on the way and what rounded weights do, together."""
-    if precise.dtype.kind != "f":
-        return 0.0, 0.0
     wide = precise.astype(np.float64)
     parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, dithered)]
     finite = np.logical_and.reduce([np.isfinite(part) for part in parts])

@@ -18,7 +18,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from hieronnx.graph.walks import proto_bodies
 from hieronnx.hierarchy.categories import category_of
-from hieronnx.runtime.unrounded import undo_rounding
+from hieronnx.runtime.unrounded import MADE, undo_rounding
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _ROUNDING = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8, TensorProto.FLOAT: 2.0**-24}
@@ -27,28 +27,20 @@ _UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear"})
 """They stay where rounding is undone: they make floats of weights, and the steps that activations had."""
 
 
-def is_coarse(model: onnx.ModelProto) -> bool:
-    """Say whether a model computes with less than single precision anywhere."""
-    if any(tensor.data_type in _HALF for tensor in model.graph.initializer):
-        return True
-    quantized = (category_of(node.op_type, node.domain) == "quantization" for node in model.graph.node)
-    return any(quantized) or any(_casts_to_half(node) for node in model.graph.node)
-
-
-def _casts_to_half(node: onnx.NodeProto) -> bool:
-    return node.op_type == "Cast" and any(a.name == "to" and a.i in _HALF for a in node.attribute)
-
-
 def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
     wide = _widen(model) if any(kind in _HALF for kind in _list_types(model)) else model
     return undo_rounding(wide)
 
 
+def find_quantized(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the operators of a model that work on numbers in few bits."""
+    return frozenset(n.op_type for n in model.graph.node if category_of(n.op_type, n.domain) == "quantization")
+
+
 def find_unknown(precise: onnx.ModelProto) -> frozenset[str]:
     """Return the operators whose rounding was not undone."""
-    quantized = {n.op_type for n in precise.graph.node if category_of(n.op_type, n.domain) == "quantization"}
-    return frozenset(quantized - _UNDONE)
+    return find_quantized(precise) - _UNDONE
 
 
 def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
@@ -87,7 +79,7 @@ class _Moving:
         kept = onnx.NodeProto()
         kept.CopyFrom(node)
         kept.input[:] = [self._moved.get(name, name) for name in node.input]
-        if node.op_type == "DequantizeLinear":
+        if node.op_type == "DequantizeLinear" and not node.input[0].startswith(MADE):  # a limit is no weight
             yield from self._move_dequantized(kept)
         elif node.op_type == "Cast" and node.name.startswith(_WIDENED):
             yield from self._move_widened(kept)

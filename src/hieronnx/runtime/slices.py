@@ -75,6 +75,11 @@ class SliceGraph:
         """Say whether a tensor is an initializer."""
         return tensor in self._initializers or tensor in self._sparse_initializers
 
+    def is_half(self, tensor: str) -> bool:
+        """Say whether a tensor is an initializer in half precision."""
+        held = self._initializers.get(tensor)
+        return held is not None and held.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
     def cut(self, targets: Sequence[str], is_given: Callable[[str], bool]) -> Slice:
         """Return what leads to some tensors from those that are given, inputs of the model, and weights."""
         members: set[int] = set()

@@ -30,6 +30,8 @@ _PREFIXES = ("QLinear", "Q")
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _DYNAMIC = "DynamicQuantizeLinear"
 _INTEGER = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+MADE = "hieronnx unrounded "
+"""What the names of tensors that are made here begin with."""
 _UNUSED = frozenset({"opset"})
 """Attributes that say nothing of what an operator computes."""
 
@@ -259,7 +261,7 @@ class _Rewriting:
 
     def _name(self) -> str:
         self._count += 1
-        return f"hieronnx unrounded {self._count}"
+        return f"{MADE}{self._count}"
 
 
 def _name_plain(node: onnx.NodeProto) -> str:

@@ -13,14 +13,20 @@ from hieronnx.tools.verify.sampling import SampleErrors, SegmentError
 
 def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, ...]:
     """Find the innermost calls that explain all errors, the worst first."""
+    tree = hierarchy.tree
     blamed: dict[CallId, list[SegmentError]] = {}
-    for segment in errors.segments.values():
-        blamed.setdefault(_nearest_compared(hierarchy, segment.owner, errors), []).append(segment)
-    explained = {above for call in blamed for above in hierarchy.tree.ancestors(call)}
-    wrong = [call for call, found in errors.calls.items() if found.introduced.excess > 1 and call not in explained]
-    for call in wrong:  # no single step explains it: it adds up inside
-        if not any(other != call and call in hierarchy.tree.ancestors(other) for other in wrong):
+    explained: set[Node] = set()
+    # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame.
+    for segment in sorted(errors.segments.values(), key=lambda found: -tree.depth(found.owner)):
+        if explained.isdisjoint(segment.nodes):
+            blamed.setdefault(_nearest_compared(hierarchy, segment.owner, errors), []).append(segment)
+        explained.update(segment.nodes)
+    wrong = [call for call, found in errors.calls.items() if found.introduced.excess > 1]
+    for call in sorted(wrong, key=tree.depth, reverse=True):
+        nodes = errors.calls[call].nodes
+        if explained.isdisjoint(nodes):  # no single step explains it: it adds up inside
             blamed[call] = []
+            explained.update(nodes)
     ranked = sorted(blamed, key=lambda call: _rank(call, blamed[call], errors), reverse=True)
     return tuple(_describe(hierarchy, call, blamed[call], errors) for call in ranked)
 

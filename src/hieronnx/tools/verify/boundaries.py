@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from hieronnx.errors import list_some
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, Call, CallId
 from hieronnx.runtime.flattening import Flat
@@ -59,7 +60,7 @@ def find_boundaries(
     looped = {(e.graph, e.name) for e in flat.exposures if e.repeats}
     produced = {name for node in flat.model.graph.node for name in node.output}
     found = Boundaries()
-    working = hierarchy.working_calls
+    working, own = hierarchy.working_calls, find_own(hierarchy)
     for call in hierarchy.calls:
         exchanged = reference.calls.get(call.id)
         if exchanged is not None:
@@ -69,16 +70,32 @@ def find_boundaries(
             for tensor, _, key in (*received, *returned):
                 found.known.setdefault(tensor, key)
             made = {t: place for t, place, _ in returned if t in produced and t not in found.received[call.id]}
-            if made:
+            if made and call.id in own:
                 found.returned[call.id] = made
                 continue
         if call.id not in working:
             found.skipped[call.id] = explain(call.id)
+        elif call.id not in own:
+            found.skipped[call.id] = _explain_fused(hierarchy, call.id)
         elif exchanged is None:
             found.skipped[call.id] = "the reference does not call it on these inputs"
         else:
             found.skipped[call.id] = _explain_lost(call, looped, found.received[call.id], names)
     return found
+
+
+def find_own(hierarchy: Hierarchy) -> set[CallId]:
+    """Return the calls that have nodes which are in them alone, their own or of calls below them."""
+    scopes = {node.scope for node in hierarchy.nodes if node.is_attributed()}
+    return {above for call in scopes for above in hierarchy.tree.ancestors(call)}
+
+
+def _explain_fused(hierarchy: Hierarchy, call: CallId) -> str:
+    """Say who has the nodes that do a call's work."""
+    below = set(hierarchy.tree.below(call))
+    nodes = [node for node in hierarchy.nodes if not below.isdisjoint(node.origins)]
+    named = list_some([f"'{node.name or node.output}'" for node in nodes], 2)
+    return f"its work is done in one with that of '{nodes[0].scope or 'the root'}', by {named}"
 
 
 def _bind(

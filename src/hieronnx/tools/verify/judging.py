@@ -22,7 +22,7 @@ UNKNOWN: Noise = (math.inf, math.inf)
 
 SUSPICIOUS = 16.0
 """The error that nobody need explain, in half units of the last place: sums in another order make more."""
-LIMIT = 8.0
+LIMIT = 6.0
 """By how many times an error may exceed the noise that was measured: two ways to compute round in different places."""
 
 

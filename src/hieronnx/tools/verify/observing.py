@@ -13,7 +13,7 @@ from hieronnx.graph.walks import first_name
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.runtime.flattening import Flat
-from hieronnx.runtime.precise import dither, find_unknown, make_precise
+from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_precise
 from hieronnx.runtime.sessions import Runner
 from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
 from hieronnx.tools.verify.boundaries import Boundaries
@@ -22,6 +22,7 @@ from hieronnx.tools.verify.judging import UNKNOWN, Noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Feeds: TypeAlias = Mapping[str, Array]
+HALF_TYPES = frozenset({np.dtype(np.float16)})
 
 
 class Observation:
@@ -76,9 +77,12 @@ class Observation:
                 del self._boundaries.known[name]
 
     def unit(self, tensor: str) -> float:
-        """Return half a unit in the last place of a tensor's type, as a part of its size."""
+        """Return half a unit in the last place, as a part of a tensor's size; of a coarse type that of single floats.
+
+        What a coarse format makes is measured.
+        """
         dtype = self._types[tensor]
-        return float(np.finfo(dtype).eps) / 2 if dtype.kind in "fc" else 0.0
+        return min(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps)) / 2 if dtype.kind in "fc" else 0.0
 
     def _expected(self, tensor: str) -> Array:
         return self._values[self._boundaries.known[tensor]]
@@ -132,8 +136,13 @@ class Observation:
 
         `singles` says whether the rounding of weights in single precision counts.
         """
-        noise: list[dict[str, Noise]] = [dict.fromkeys(piece.targets, UNKNOWN) for piece in slices]
-        known = [number for number, piece in enumerate(slices) if not self._has_unknown(piece)]
+        noise: list[dict[str, Noise]] = [{} for _ in slices]
+        known = []
+        for number, piece in enumerate(slices):
+            if self._has_unknown(piece):
+                noise[number] = dict.fromkeys(piece.targets, UNKNOWN)
+            elif singles or self._is_coarse(piece):
+                known.append(number)
         for chunk, joined, feeds in self._join_slices([slices[number] for number in known]):
             precise = make_precise(joined.model)
             models = (joined.model, precise, dither(precise, singles=singles))
@@ -146,6 +155,21 @@ class Observation:
     def _has_unknown(self, piece: Slice) -> bool:
         """Say whether a slice rounds in a way that cannot be undone."""
         return any(self.graph.nodes[index].op_type in self._unknown for index in piece.nodes)
+
+    def _is_coarse(self, piece: Slice) -> bool:
+        """Say whether a slice is in a format with less than single precision: its weights, or what it works on.
+
+        What is rounded in the middle of single floats is no format.
+        """
+        if any(self._types[tensor] in HALF_TYPES for tensor in (*piece.fed, *piece.targets)):
+            return True
+        return any(self.graph.nodes[i].op_type in self._quantized for i in piece.nodes) or any(
+            self.graph.is_half(name) for i in piece.nodes for name in self.graph.reads[i]
+        )
+
+    @cached_property
+    def _quantized(self) -> frozenset[str]:
+        return find_quantized(self.graph.model)
 
     @cached_property
     def _unknown(self) -> frozenset[str]:

@@ -93,7 +93,7 @@ class SkippedCall:
     tag: str
     reason: str
     live: bool
-    """Whether the file has nodes of it."""
+    """Whether the file has nodes of it alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class VerifyResult(Result):
 
     @property
     def live(self) -> int:
-        """How many calls the file has nodes of."""
+        """How many calls the file has nodes of that do the work of none beside them."""
         return len(self.calls) + sum(call.live for call in self.skipped)
 
     @property

@@ -16,11 +16,13 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.sessions import Runner, open_runner
 from hieronnx.tools.verify.blaming import find_culprits
+from hieronnx.tools.verify.boundaries import find_own
 from hieronnx.tools.verify.opening import check_same_weights, give_hierarchy, open_reference
+from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
 from hieronnx.tools.verify.result import SkippedCall, VerifiedCall, VerifyResult
 from hieronnx.tools.verify.samples import Inputs, make_file_samples, make_torch_samples
-from hieronnx.tools.verify.sampling import SampleErrors, SampleRun
+from hieronnx.tools.verify.sampling import SampleErrors
 
 if TYPE_CHECKING:
     from torch import nn
@@ -173,8 +175,8 @@ def _describe_calls(hierarchy: Hierarchy, errors: SampleErrors) -> Iterator[Veri
 
 def _describe_skipped(hierarchy: Hierarchy, errors: SampleErrors, chosen: Collection[CallId]) -> Iterator[SkippedCall]:
     """Yield the calls that could not be compared on any sample."""
-    working = hierarchy.working_calls
+    own = find_own(hierarchy)
     for call in hierarchy.calls:
         if call.id in chosen and call.id not in errors.calls:
             reason = errors.skipped[call.id]
-            yield SkippedCall(call.id.module, call.id.number, call.tag, reason, call.id in working)
+            yield SkippedCall(call.id.module, call.id.number, call.tag, reason, call.id in own)

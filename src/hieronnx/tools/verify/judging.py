@@ -60,7 +60,7 @@ class Measured:
     @property
     def relative_noise(self) -> float | None:
         """The noise as a part of the tensor's size; None where it was not measured."""
-        if self.noise is None or not self.deviation.rms:
+        if self.noise is None or self.noise == UNKNOWN or not self.deviation.rms:
             return None
         return self.noise[0] * self.deviation.relative / self.deviation.rms
 

@@ -100,6 +100,14 @@ class Observation:
             held += size
         yield group
 
+    def collect(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return what tensors should hold, where the reference knows; else what they hold as the file runs."""
+        arrays = {t: self._feed(t) for t in tensors if t in self._feeds or t in self._boundaries.known}
+        exposures = {e.exposed: e for e in self._flat.exposures}
+        others = [t for t in tensors if t not in arrays and t in exposures]
+        model = self._flat.expose([exposures[tensor] for tensor in others])
+        return {**arrays, **self._runner.run_model(model, self._feeds, others)}
+
     # -- on the reference's values
 
     def cut_call(self, call: CallId, targets: Sequence[str]) -> Slice:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -54,11 +54,15 @@ class SampleRun:
         self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
         self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
 
+    def observe(self) -> None:
+        """Run the file, and compare all that is known with the reference."""
+        self._seen.run()
+        self._leave_mismatched()
+
     def measure(self, chosen: Collection[CallId]) -> SampleErrors:
         """Measure the errors of chosen calls."""
-        self._seen.run()
+        self.observe()
         plain = self._runner.run(self._sample.feeds)
-        self._leave_mismatched()
         calls = self._probe_calls(chosen)
         segments = self._probe_segments(chosen)
         self._judge(calls, segments)
@@ -76,6 +80,14 @@ class SampleRun:
             if probe.is_wrong:
                 errors.segments[tensor] = self._describe_segment(probe, right)
         return errors
+
+    def collect(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return the values of tensors of the main graph: as they should be, where that is known."""
+        return self._seen.collect(tensors)
+
+    def collect_expected(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return what tensors of the main graph should hold, of those that the reference knows."""
+        return self._seen.collect([tensor for tensor in tensors if tensor in self._boundaries.known])
 
     def _leave_mismatched(self) -> None:
         """Leave out the tensors that have another shape than the reference: no call can be compared by them alone."""

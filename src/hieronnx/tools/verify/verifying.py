@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.sessions import Runner, open_runner
 from hieronnx.tools.verify.blaming import find_culprits
 from hieronnx.tools.verify.boundaries import find_own
+from hieronnx.tools.verify.dumping import dump_culprit
 from hieronnx.tools.verify.opening import check_same_weights, give_hierarchy, open_reference
 from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
@@ -44,6 +46,7 @@ def verify(
     optimization: Optimization = "none",
     float64: bool = True,
     memory_limit: int = _BUFFER,
+    dump: str | os.PathLike[str] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> VerifyResult:
     """Find which module calls of a file give something else than they should, and which of them are to blame.
@@ -63,6 +66,8 @@ def verify(
         optimization: The level of ONNX Runtime at which the file is optimized first; what runs is then that graph.
         float64: Whether a reference in PyTorch also runs in double precision, to tell noise from errors.
         memory_limit: How many bytes of tensors may be in memory at once beside the reference's.
+        dump: A folder for what is needed to reproduce each culprit: the part as a model, its inputs, what it should
+            give and gives, and a script.
         progress: Called with the name of each stage as it begins.
 
     Raises:
@@ -90,12 +95,19 @@ def verify(
             else:
                 drawn = make_file_samples(runner, inputs, samples)
             errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
-        check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
+            check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
+            culprits = find_culprits(hierarchy, errors)
+            for culprit in culprits if dump is not None else ():
+                report(f"writing what reproduces '{culprit.id}'")
+                sample = drawn[culprit.introduced.sample]
+                again = SampleRun(runner, hierarchy, held_to.reference, sample, buffer=memory_limit)
+                again.observe()
+                dump_culprit(opened, again, culprit, Path(dump or ""))
         return VerifyResult(
             file=opened.name,
             reference=held_to.name,
             calls=tuple(_describe_calls(hierarchy, errors)),
-            culprits=find_culprits(hierarchy, errors),
+            culprits=culprits,
             skipped=tuple(_describe_skipped(hierarchy, errors, chosen)),
             outputs=tuple(errors.outputs.values()),
             samples=len(drawn),

@@ -68,9 +68,9 @@ def _alter_scalar(index: int, node: onnx.NodeProto, name: str, scalar: onnx.Tens
     if node.op_type in ("Mul", "Div") and value not in (0.0, 1.0):
         yield Fault("scale", index, lambda model: _set_constant(model, name, lambda a: a * 1.25))
     if value <= -1e4:
-        yield Fault("mask", index, lambda model: _set_constant(model, name, lambda a: a * 0 - 1.0))
+        yield Fault("mask", index, lambda model: _set_constant(model, name, lambda a: np.full_like(a, -1.0)))
     if node.op_type == "Add" and 0 < value < 1e-2:
-        yield Fault("epsilon", index, lambda model: _set_constant(model, name, lambda a: a * 0 + 0.05))
+        yield Fault("epsilon", index, lambda model: _set_constant(model, name, lambda a: np.full_like(a, 0.05)))
 
 
 def _alter_node(index: int, node: onnx.NodeProto, initializers: Any, constants: Any) -> Iterator[Fault]:
@@ -164,5 +164,4 @@ def draw_faults(model: onnx.ModelProto, count: int, seed: str) -> list[Fault]:
         by_kind[fault.kind].append(fault)
     kinds = sorted(by_kind)
     drawing.shuffle(kinds)
-    chosen = [drawing.choice(by_kind[kind]) for kind in kinds[:count]]
-    return chosen
+    return [drawing.choice(by_kind[kind]) for kind in kinds[:count]]

@@ -159,8 +159,7 @@ def _describe(result: VerifyResult) -> Text:
     compared = f"{len(result.calls):,} of {count(result.live, 'live call')} compared"
     samples = f" on {count(result.samples, 'sample')}"
     verdict = ("passed", "green") if result.passed else (count(len(result.culprits), "culprit"), "red")
-    seen = "" if result.undisturbed else "; looking at inner tensors changed the outputs"
-    return Text.assemble(verdict, f": {compared}{samples}, against {result.reference}{seen}")
+    return Text.assemble(verdict, f": {compared}{samples}, against {clean_name(result.reference)}")
 
 
 # -- Markdown -----------------------------------------------------------------------------------------------

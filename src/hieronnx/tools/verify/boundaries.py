@@ -67,6 +67,8 @@ def find_boundaries(
             received = _bind(call.received, exchanged.received, names)
             found.received[call.id] = {tensor for tensor, _, _ in received}
             returned = _bind(call.returned, exchanged.returned, names)
+            if call.parent is None:
+                returned = _bind_outputs(flat, exchanged.returned) or returned
             for tensor, _, key in (*received, *returned):
                 found.known.setdefault(tensor, key)
             made = {t: place for t, place, _ in returned if t in produced and t not in found.received[call.id]}
@@ -105,6 +107,14 @@ def _bind(
     pairs = ((item, values.get(item.name)) for item in bound or () if item.tensor is not None)
     placed = ((names.get((item.graph, item.tensor or "")), item.name, key) for item, key in pairs if key is not None)
     return [(tensor, name, key) for tensor, name, key in placed if tensor is not None]
+
+
+def _bind_outputs(flat: Flat, values: NamedValues) -> list[tuple[str, str, Hashable]]:
+    """Return the outputs of the file as what the model returned, in order; nothing where these are not as many."""
+    outputs = [value.name for value in flat.model.graph.output]
+    if len(outputs) != len(values):
+        return []
+    return [(tensor, name, key) for tensor, (name, key) in zip(outputs, values.items(), strict=True)]
 
 
 def _explain_lost(

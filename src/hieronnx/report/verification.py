@@ -12,7 +12,7 @@ from hieronnx.errors import count, list_some
 from hieronnx.hierarchy.hierarchy import draw_arms, select_rows
 from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import label_call
-from hieronnx.report.names import clean_line, make_markdown_table, name_call, name_module
+from hieronnx.report.names import clean_line, clean_name, make_markdown_table, name_call, name_module
 from hieronnx.report.text import join_blocks, make_table, to_text
 
 if TYPE_CHECKING:

@@ -238,6 +238,17 @@ def test_the_command(tmp_path: Path) -> None:
     assert printed["passed"] is False
 
 
+def test_other_commands_verify_what_they_wrote(plain: Path, tmp_path: Path) -> None:
+    exported = run("export", "demo", "-o", tmp_path / "demo.onnx", "--exporter", "torchscript", "--verify")
+    assert exported.exit_code == 0
+    assert "passed: 29 of 29 live calls compared" in exported.output
+    optimized = run("optimize", plain, "-o", tmp_path / "fast.onnx", "--with", "ort-extended", "--verify", "--json")
+    assert json.loads(optimized.stdout)["verified"]["passed"] is True
+    quantized = run("quantize", plain, "-o", tmp_path / "int8.onnx", "--with", "dynamic", "--verify")
+    assert quantized.exit_code == 0
+    assert f"against {plain}" in quantized.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

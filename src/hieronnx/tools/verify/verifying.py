@@ -33,8 +33,8 @@ Optimization: TypeAlias = Literal["none", "basic", "extended", "all"]
 OPTIMIZATIONS = ("none", "basic", "extended", "all")
 _BUFFER = 1 << 28
 _DISTURBED = (
-    "looking at inner tensors changed the outputs in their last places: the runtime computes what lies between in another "
-    "precision or order where nobody looks, as it does in half precision on a CPU"
+    "looking at inner tensors changed the outputs a little: where nobody looks, the runtime computes in another "
+    "precision or order, as it does with half precision on a CPU"
 )
 
 

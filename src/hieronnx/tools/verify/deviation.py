@@ -65,51 +65,63 @@ def measure(tensor: str, actual: Array, expected: Array) -> Deviation:
     if not actual.size:
         return Deviation(tensor)
     a, e = _widen(actual), _widen(fit(expected, actual.dtype))
-    a, e = _without_limits(a, actual.dtype), _without_limits(e, actual.dtype)
+    apart = np.abs(a - e)
+    most = float(apart.max())
+    if not math.isfinite(most) or _is_near_limit(a, actual.dtype) or _is_near_limit(e, actual.dtype):
+        return _measure_odd(tensor, a, e, actual.dtype)
+    return _measure_finite(tensor, a, e, apart, most)
+
+
+def _measure_odd(tensor: str, a: Array, e: Array, dtype: np.dtype[Any]) -> Deviation:
+    """Measure tensors that are not finite everywhere, or nearly not: masks are that, and mean that."""
+    a, e = (np.where(_near_limit(array, dtype), np.copysign(np.inf, array.real), array) for array in (a, e))
     same = (a == e) | (np.isnan(a) & np.isnan(e))
     finite = np.isfinite(a) & np.isfinite(e)
     odd = ~finite & ~same
     if odd.any():
         nans = int((np.isnan(a) != np.isnan(e)).sum())
         return Deviation(tensor, max_abs=math.inf, nans=nans, infs=int(odd.sum()) - nans)
-    return _measure_finite(tensor, a[finite], e[finite])
-
-
-def _measure_finite(tensor: str, a: Array, e: Array) -> Deviation:
+    if not finite.any():
+        return Deviation(tensor)
+    a, e = a[finite], e[finite]
     apart = np.abs(a - e)
-    if not apart.size or not (most := float(apart.max())):
+    return _measure_finite(tensor, a, e, apart, float(apart.max()))
+
+
+def _measure_finite(tensor: str, a: Array, e: Array, apart: Array, most: float) -> Deviation:
+    if not most:
         return Deviation(tensor)
     sizes = np.abs(e)
-    # Of a scale of their own: what is squared may be as large as a mask's least number.
-    rms, signal = (_take_rms(array) for array in (apart, sizes))
+    rms, signal, size = (_take_rms(array) for array in (apart, sizes, a))
     relative = rms / signal if signal else math.inf
     there = sizes > 0
-    norms = _take_rms(np.abs(a)) * signal
+    ratios = np.divide(apart, sizes, out=np.zeros_like(apart), where=there)
     return Deviation(
         tensor,
         max_abs=most,
-        max_rel=float((apart[there] / sizes[there]).max()) if there.any() else None,
+        max_rel=float(ratios.max()) if signal else None,
         rms=rms,
         relative=relative,
         snr_db=-20 * math.log10(relative) if signal else -math.inf,
-        cosine=float(np.real((a / (norms or 1) * np.conj(e)).mean())) if norms else None,
+        cosine=float(np.vdot(e, a).real) / a.size / (size * signal) if size and signal else None,
     )
 
 
 def _take_rms(array: Array) -> float:
-    scale = float(array.max())
-    return scale * float(np.sqrt(np.square(array / scale).mean())) if scale else 0.0
+    return math.sqrt(float(np.vdot(array, array).real) / array.size)
+
+
+def _near_limit(array: Array, dtype: np.dtype[Any]) -> Array:
+    return np.abs(array) > 0.5 * float(np.finfo(dtype).max) if dtype.kind == "f" else np.zeros(array.shape, bool)
+
+
+def _is_near_limit(array: Array, dtype: np.dtype[Any]) -> bool:
+    limit = 0.5 * float(np.finfo(dtype).max) if dtype.kind == "f" else math.inf
+    return bool(array.max() > limit or array.min() < -limit) if dtype.kind != "c" else False
 
 
 def _widen(array: Array) -> Array:
-    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
-
-
-def _without_limits(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return an array with what is nearly as large as its type allows as infinite: masks are that, and mean that."""
-    if dtype.kind != "f":
-        return array
-    return np.where(np.abs(array) > 0.5 * float(np.finfo(dtype).max), np.copysign(np.inf, array), array)
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64).ravel()
 
 
 def fit(values: Array, dtype: np.dtype[Any]) -> Array:

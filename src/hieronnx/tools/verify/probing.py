@@ -49,6 +49,7 @@ class SampleRun:
         self, runner: Runner, hierarchy: Hierarchy, reference: Reference, sample: Sample, *, buffer: int
     ) -> None:
         self._runner, self._hierarchy, self._reference, self._sample = runner, hierarchy, reference, sample
+        self._ran: dict[Slice, list[Deviation]] = {}
         values = reference.run(sample)
         flat = runner.flatten(sample.feeds)
         self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
@@ -134,9 +135,13 @@ class SampleRun:
         self._run(probes.values())
         return probes
 
-    def _run(self, probes: Collection[_Probe]) -> None:
-        for probe, found in zip(probes, self._seen.run_slices([p.piece for p in probes]), strict=True):
-            probe.deviations = found
+    def _run(self, probes: Iterable[_Probe]) -> None:
+        """Run slices, but for those that ran already: the segment of a call without others below it is the call."""
+        wanted = [probe for probe in probes if probe.piece not in self._ran]
+        found = self._seen.run_slices([probe.piece for probe in wanted])
+        self._ran.update((probe.piece, deviations) for probe, deviations in zip(wanted, found, strict=True))
+        for probe in probes:
+            probe.deviations = self._ran[probe.piece]
 
     # -- noise
 

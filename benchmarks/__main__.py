@@ -20,6 +20,7 @@ TIMED: Mapping[str, str] = {
     "tools": "Time the commands that read a file.",
     "extract": "Time extraction beside its peers.",
     "annotate": "Time annotating a file by value.",
+    "verify": "Time comparing every module call of a file with PyTorch.",
 }
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")
 _REPORT = ROOT / "docs" / "benchmarks.md"

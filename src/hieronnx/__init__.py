@@ -70,6 +70,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.results import WrittenFile as WrittenFile
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
     from hieronnx.tools.validate.validating import validate as validate
+    from hieronnx.tools.verify.deviation import Deviation as Deviation
+    from hieronnx.tools.verify.result import Culprit as Culprit
+    from hieronnx.tools.verify.result import SkippedCall as SkippedCall
+    from hieronnx.tools.verify.result import VerifiedCall as VerifiedCall
+    from hieronnx.tools.verify.result import VerifyResult as VerifyResult
+    from hieronnx.tools.verify.verifying import verify as verify
 
 _NAMES = {
     "attribute.file": "Disagreement",
@@ -98,6 +104,9 @@ _NAMES = {
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
     "tools.validate.validating": "ValidateResult validate",
+    "tools.verify.deviation": "Deviation",
+    "tools.verify.result": "Culprit SkippedCall VerifiedCall VerifyResult",
+    "tools.verify.verifying": "verify",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -74,6 +74,18 @@ def exported(name: str, exporter: str, **options: Any) -> Exported:
     return Exported(case, exporter, model, result)
 
 
+@cache
+def feeds_of(name: str, exporter: str) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the example inputs of an exported zoo model, by the names that the file has for them."""
+    case = exported(name, exporter)
+    args, kwargs = case.case.args(), case.case.kwargs()
+    arrays = list(named_arrays(case.model, args, kwargs))
+    with torch.no_grad():
+        outputs = tree_leaves(case.model(*args, **kwargs))
+    tensors = [leaf for leaf in outputs if isinstance(leaf, torch.Tensor)]
+    return dict(match_inputs(onnx.load(case.result.path), arrays, tensors))
+
+
 def export_ours(name: str, exporter: str) -> Path:
     """Export a zoo model with hieronnx; return the file."""
     return exported(name, exporter).result.path

@@ -67,6 +67,15 @@ def _make_usual(model: nn.Module) -> dict[str, Any]:
         return {}
 
 
+def pair_inputs(inputs: Sequence[FileInput], model: nn.Module, name: str) -> dict[str, FileInput]:
+    """Return the inputs of a file by the arguments of `forward` that they are.
+
+    Raises:
+        InputError: If there is none for one of them.
+    """
+    return _pair(inputs, model, _make_usual(model), name)
+
+
 def _pair(inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any], name: str) -> dict[str, FileInput]:
     """Pair inputs of a file with arguments: by name, the others in order, those that the model tells of first."""
     parameters = inspect.signature(model.forward).parameters

@@ -22,6 +22,7 @@ from hieronnx.cli.optimize import optimize_command
 from hieronnx.cli.quantize import quantize_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
+from hieronnx.cli.verify import verify_command
 
 
 @click.group(
@@ -55,6 +56,7 @@ for _command in (
     quantize_command,
     tree_command,
     validate_command,
+    verify_command,
 ):
     cli.add_command(_command)
 

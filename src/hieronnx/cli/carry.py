@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hieronnx.cli.console import print_notes, show_written, working
+from hieronnx.cli.console import FOUND_SOMETHING, print_notes, show_written, working
 from hieronnx.cli.options import confidence_option, path_argument, writing_options
 
 if TYPE_CHECKING:
     from hieronnx.tools.carry import CarryResult
+    from hieronnx.tools.verify.result import VerifyResult
 
 
-def show_carried(result: CarryResult, original: Path, *, as_json: bool) -> None:
+def show_carried(result: CarryResult, original: Path, *, as_json: bool, verified: VerifyResult | None = None) -> None:
     """Print what was carried, notes apart; they are for people."""
     from hieronnx.report.summary import render_carry
 
     print_notes(() if as_json else result.notes)
-    show_written(result, render_carry, "compare", original, as_json=as_json)
+    show_written(result, render_carry, "compare", original, as_json=as_json, verified=verified)
+
+
+def finish_tool(
+    context: click.Context,
+    run: Callable[..., CarryResult],
+    model: Path,
+    *,
+    verified: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run a tool on a model, verify what it wrote against that if asked, and print it all."""
+    with working(debug=context.obj) as report:
+        result, verification = run(model, progress=report, **options), None
+        if verified:
+            from hieronnx.tools.verify.verifying import verify
+
+            verification = verify(options["output"], model, progress=report)
+    show_carried(result, model, as_json=as_json, verified=verification)
+    if verification is not None and not verification.passed:
+        context.exit(FOUND_SOMETHING)
 
 
 @click.command("carry", short_help="Put the hierarchy back on what another tool made of a model.")

@@ -25,6 +25,7 @@ from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
     from hieronnx.tools.results import Result, WritingResult
+    from hieronnx.tools.verify.result import VerifyResult
 
 FOUND_SOMETHING = 1
 """The exit code of a check that found something."""
@@ -103,21 +104,33 @@ def print_notes(texts: Iterable[str]) -> None:
         print_note(text)
 
 
-def show(result: Result, render: Callable[..., str], *, as_json: bool, after: str = "") -> None:
-    """Print a result: as JSON, or rendered, with a last line after it."""
+def show(
+    result: Result, render: Callable[..., str], *, as_json: bool, after: str = "", verified: VerifyResult | None = None
+) -> None:
+    """Print a result: as JSON, or rendered, with how it was verified and a last line after it."""
     if as_json:
-        print_json(result.to_dict())
-    else:
-        print_text(render(result, colour=use_colour()), after)
+        print_json(result.to_dict() if verified is None else {**result.to_dict(), "verified": verified.to_dict()})
+        return
+    text = ""
+    if verified is not None:
+        from hieronnx.report.verification import render_verification
+
+        text = render_verification(verified, quiet=verified.passed, colour=use_colour())
+    print_text(render(result, colour=use_colour()), text, after)
 
 
 def show_written(
-    result: WritingResult, render: Callable[..., str], command: str | None, *others: Path, as_json: bool
+    result: WritingResult,
+    render: Callable[..., str],
+    command: str | None,
+    *others: Path,
+    as_json: bool,
+    verified: VerifyResult | None = None,
 ) -> None:
     """Print a result and the command to try next on the file that was written, after other files."""
     words = [shlex.quote(str(path)) for path in (*others, result.path)]
     following = clean_line(f"next: hieronnx {command} {' '.join(words)}") if command else ""
-    show(result, render, as_json=as_json, after=following)
+    show(result, render, as_json=as_json, after=following, verified=verified)
 
 
 def write_report(path: Path, text: str) -> None:

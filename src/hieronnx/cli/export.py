@@ -9,7 +9,7 @@ import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show_written, working
 from hieronnx.cli.loading import read_loading
-from hieronnx.cli.options import confidence_option, exporter_option, model_options, writing_options
+from hieronnx.cli.options import confidence_option, exporter_option, model_options, verify_option, writing_options
 
 
 @click.command("export", short_help="Export a PyTorch model, every node with the call that made it.")
@@ -57,6 +57,7 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
     is_flag=True,
     help="Export with torch alone, too, and prove that the graph is the same; exit code 1 if it is not.",
 )
+@verify_option
 @click.pass_context
 def export_command(
     context: click.Context,
@@ -67,6 +68,7 @@ def export_command(
     input_names: str | None,
     output_names: str | None,
     as_json: bool,
+    verified: bool,
     **options: Any,
 ) -> None:
     """Export TARGET to ONNX, every node with the module call that made it.
@@ -111,7 +113,15 @@ def export_command(
         options = {**loaded.options, **options, **given}
         result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)
         result = replace(result, made_up=loaded.made_up)
-    show_written(result, render_export, "tree" if result.hierarchy.calls else None, as_json=as_json)
+        verification = None
+        if verified:
+            from hieronnx.tools.verify.verifying import verify
+
+            verification = verify(options["output"], model, loaded.args, loaded.kwargs, progress=report)
+    following = "tree" if result.hierarchy.calls else None
+    show_written(result, render_export, following, as_json=as_json, verified=verification)
+    if verification is not None and not verification.passed:
+        context.exit(FOUND_SOMETHING)
     differs = result.topology is not None and not result.topology.same
     if differs or result.findings or (result.axes is not None and result.axes.problem is not None):
         context.exit(FOUND_SOMETHING)

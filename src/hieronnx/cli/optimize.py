@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.carry import show_carried
-from hieronnx.cli.console import working
-from hieronnx.cli.options import path_argument, writing_options
+from hieronnx.cli.carry import finish_tool
+from hieronnx.cli.options import path_argument, verify_option, writing_options
 
 
 @click.command("optimize", short_help="Run an optimizer or simplifier, and keep the hierarchy.")
@@ -22,8 +21,9 @@ from hieronnx.cli.options import path_argument, writing_options
     type=click.Choice(["ort-basic", "ort-extended", "ort-all", "onnxsim", "onnxslim", "onnxscript"]),
     help="The tool; ort is ONNX Runtime, at one of its levels.",
 )
-@click.pass_obj
-def optimize_command(debug: bool, /, model: Path, as_json: bool, **options: Any) -> None:
+@verify_option
+@click.pass_context
+def optimize_command(context: click.Context, /, model: Path, **options: Any) -> None:
     """Run an optimizer on MODEL and write what it made, with the hierarchy of MODEL.
 
     \b
@@ -33,6 +33,4 @@ def optimize_command(debug: bool, /, model: Path, as_json: bool, **options: Any)
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.optimize import optimize
 
-    with working(debug=debug) as report:
-        result = optimize(model, progress=report, **options)
-    show_carried(result, model, as_json=as_json)
+    finish_tool(context, optimize, model, **options)

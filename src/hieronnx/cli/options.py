@@ -60,6 +60,9 @@ def quiet_option(help_text: str) -> Callable[[_Command], _Command]:
     return click.option("-q", "--quiet", is_flag=True, help=help_text)
 
 
+verify_option = click.option(
+    "--verify", "verified", is_flag=True, help="Verify what was written, module by module; exit code 1 if one is wrong."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 writing_options = _combine(
     click.option(

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.carry import show_carried
-from hieronnx.cli.console import working
-from hieronnx.cli.options import path_argument, writing_options
+from hieronnx.cli.carry import finish_tool
+from hieronnx.cli.options import path_argument, verify_option, writing_options
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types"}
 
@@ -44,8 +43,9 @@ _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_t
 )
 @click.option("--per-channel", is_flag=True, help="For dynamic and static: a scale for each channel of a weight.")
 @click.option("--keep-io-types", is_flag=True, help="For fp16: leave the model's inputs and outputs in float.")
-@click.pass_obj
-def quantize_command(debug: bool, /, model: Path, as_json: bool, **options: Any) -> None:
+@verify_option
+@click.pass_context
+def quantize_command(context: click.Context, /, model: Path, **options: Any) -> None:
     """Quantize MODEL, all but the modules that are excluded, and write it with its hierarchy.
 
     \b
@@ -67,6 +67,4 @@ def quantize_command(debug: bool, /, model: Path, as_json: bool, **options: Any)
         raise click.UsageError("--per-channel is for --with dynamic and --with static.")
     if "keep_io_types" in given and tool != "fp16":
         raise click.UsageError("--keep-io-types is for --with fp16.")
-    with working(debug=debug) as report:
-        result = quantize(model, progress=report, **given)
-    show_carried(result, model, as_json=as_json)
+    finish_tool(context, quantize, model, **given)

@@ -15,10 +15,16 @@ COPY_OPS = frozenset({"Cast", "CastLike", "Identity"})
 QUANTIZE_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
 """They give other numbers, which stand for the same values."""
 
+DEQUANTIZE_OPS = frozenset({"DequantizeLinear", "com.microsoft::DequantizeLinear"})
+"""They give the values that numbers in few bits stand for."""
+
+BOUNDING_OPS = frozenset({"Clip", "Relu"})
+"""They bound values, which a rounding may do as well: what is out of its range becomes the nearest that is in it."""
+
 LAYOUT_OPS = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
 """They put their first input into another order in memory."""
 
-PASSTHROUGH_OPS = COPY_OPS | QUANTIZE_OPS | LAYOUT_OPS | {"DequantizeLinear", "com.microsoft::DequantizeLinear"}
+PASSTHROUGH_OPS = COPY_OPS | QUANTIZE_OPS | LAYOUT_OPS | DEQUANTIZE_OPS
 """They pass their first input on as it is, but for its type, its precision or its layout in memory."""
 
 RESHAPE_OPS = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})

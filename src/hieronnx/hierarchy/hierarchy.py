@@ -239,6 +239,12 @@ class Hierarchy:
         check_known("node or tensor", name, by_name)
         return by_name[name]
 
+    @cached_property
+    def working_calls(self) -> frozenset[CallId]:
+        """The calls that have nodes, their own or of calls below them."""
+        scopes = {call for node in self.nodes if node.is_attributed() for call in (node.scope, *node.origins)}
+        return frozenset(above for call in scopes for above in self.tree.ancestors(call))
+
     def coverage(self) -> float:
         """Return the share of nodes that are attributed: better than `root`, and with `min_confidence` at least."""
         known = sum(node.is_attributed(self.min_confidence) for node in self.nodes)

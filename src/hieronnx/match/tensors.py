@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
+from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
 
@@ -90,8 +91,32 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
     for tensor, number in enumerate(numbers):
         graphs = visible.get(a.tensor_graphs[tensor], ())
         others = (t for t in equal.get(number, ()) if b.tensor_graphs[t] in graphs)
-        tensors.append(exact[tensor] if tensor in exact else next(others, None))
+        found = exact[tensor] if tensor in exact else next(others, None)
+        tensors.append(None if found is None else _look_behind_rounding(matcher, found, tensor))
     return tensors
+
+
+def _look_behind_rounding(matcher: Matcher, of_b: int, of_a: int) -> int:
+    """Return where a value is that A bounds, and B bounds only where it rounds: behind that.
+
+    Quantizers drop a Relu before a rounding that holds nothing below zero, and give its name to what it read::
+
+        A: Conv ─→ x ─→ Relu ─→ y          B: Conv ─→ y ─→ QuantizeLinear ─→ DequantizeLinear ─→ here
+    """
+    b, maker_a, maker_b = matcher.b, matcher.a.producers[of_a], matcher.b.producers[of_b]
+    if maker_a is None or maker_b is None or matcher.a.nodes[maker_a].op not in BOUNDING_OPS:
+        return of_b
+    if b.nodes[maker_b].op == matcher.a.nodes[maker_a].op or of_b in b.graphs[b.tensor_graphs[of_b]].outputs:
+        return of_b
+    rounded = _find_only_reader(b, of_b, QUANTIZE_OPS)
+    restored = None if rounded is None else _find_only_reader(b, rounded, DEQUANTIZE_OPS)
+    return of_b if restored is None else restored
+
+
+def _find_only_reader(view: View, tensor: int, ops: Container[str]) -> int | None:
+    """Return what is made of a tensor that one node alone reads, if that is one of some operators."""
+    readers = view.consumers[tensor]
+    return view.nodes[readers[0]].outputs[0] if len(readers) == 1 and view.nodes[readers[0]].op in ops else None
 
 
 def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:

@@ -102,7 +102,7 @@ class _Flattener:
 
     def _place(self, nodes: Iterable[onnx.NodeProto], key: str, renamed: Mapping[str, str]) -> Iterator[onnx.NodeProto]:
         for node in nodes:
-            placed = _rename(node, renamed) if renamed else node
+            placed = rename_node(node, renamed) if renamed else node
             for original, name in zip(node.output, placed.output, strict=True):
                 if name:
                     self._places[name] = key, original
@@ -207,7 +207,8 @@ def _fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.Attribu
     return copy
 
 
-def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
+def rename_node(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
+    """Return a node with other names for the tensors that it and its bodies read, and that it gives."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     for names in (copy.input, copy.output):
@@ -222,7 +223,7 @@ def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None
     own = {name for inner in graph.node for name in inner.output}
     own |= {value.name for value in (*graph.input, *graph.initializer)}
     outer = {old: new for old, new in renamed.items() if old not in own}
-    _set_nodes(graph, [_rename(inner, outer) for inner in graph.node])
+    _set_nodes(graph, [rename_node(inner, outer) for inner in graph.node])
     for value in graph.output:
         value.name = outer.get(value.name, value.name)
 

@@ -61,7 +61,7 @@ class Runner:
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the file once; return the tensors named, by default its outputs."""
-        return self._run(self._model, feeds, self.outputs if names is None else names)
+        return self.run_model(self._model, feeds, self.outputs if names is None else names)
 
     def run_exposed(
         self, feeds: Mapping[str, Array], visit: Visit, *, wanted: Callable[[str, str], bool] | None = None
@@ -79,23 +79,31 @@ class Runner:
         Raises:
             HieronnxError: If ONNX Runtime cannot run the file.
         """
-        flat = flatten(self._model, lambda model, names: self._run(model, feeds, names))
+        flat = self.flatten(feeds)
         exposures = [e for e in flat.exposures if wanted is None or wanted(e.graph, e.name)]
         sizes, hidden = self._measure(flat, exposures, feeds)
         for chunk in _divide([e for e in exposures if e.exposed in sizes], sizes, self._buffer // _WIDEST):
-            values = self._run(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
+            values = self.run_model(flat.expose(chunk), feeds, [exposure.exposed for exposure in chunk])
             for exposure in chunk:
                 array = values.pop(exposure.exposed)
                 for one in array if exposure.repeats else (array,):
                     visit(exposure.graph, exposure.name, np.asarray(one))
         return (*flat.hidden, *hidden)
 
+    def flatten(self, feeds: Mapping[str, Array]) -> Flat:
+        """Return the flat form of the file, with the branches that it takes on these inputs.
+
+        Raises:
+            HieronnxError: If ONNX Runtime cannot run the file.
+        """
+        return flatten(self._model, lambda model, names: self.run_model(model, feeds, names))
+
     def _measure(
         self, flat: Flat, exposures: Sequence[Exposure], feeds: Mapping[str, Array]
     ) -> tuple[dict[str, int], list[str]]:
         """Run once for the number of elements of each tensor; what changes size while a loop runs cannot be seen."""
         model, names = flat.measure(exposures)
-        values = self._run(model, feeds, list(names.values()))
+        values = self.run_model(model, feeds, list(names.values()))
         sizes, hidden = {}, []
         for exposure in exposures:
             counts = np.atleast_1d(values[names[exposure.exposed]])
@@ -105,7 +113,12 @@ class Runner:
                 sizes[exposure.exposed] = int(counts.sum())
         return sizes, hidden
 
-    def _run(self, model: onnx.ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+    def run_model(self, model: onnx.ModelProto, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+        """Run a model made of the file's nodes and weights; return the tensors named.
+
+        Raises:
+            HieronnxError: If ONNX Runtime cannot run it.
+        """
         import onnxruntime as ort
 
         if not names:

@@ -14,17 +14,24 @@ before it and what it gives made floats behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from hieronnx.graph.operators import LOOKUP_OPS
+
 _LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, TensorProto.INT16: -32768}
 """The types in few bits, and the lowest number of each."""
+_FEW = frozenset({*_LOWEST, TensorProto.INT32})
 _PREFIXES = ("QLinear", "Q")
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_DYNAMIC = "DynamicQuantizeLinear"
+_INTEGER = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+MADE = "hieronnx unrounded "
+"""What the names of tensors that are made here begin with."""
 _UNUSED = frozenset({"opset"})
 """Attributes that say nothing of what an operator computes."""
 
@@ -43,7 +50,7 @@ def undo_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     made.graph.node.extend(step for node in model.graph.node for step in rewriting.rewrite(node))
     made.graph.initializer.extend(rewriting.held.values())
     for value in made.graph.output:
-        if value.name in rewriting.floats:
+        if value.name in rewriting.floats and value.type.tensor_type.elem_type in _FEW:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
     return made
 
@@ -86,16 +93,54 @@ class _Rewriting:
         signature, plain = self._read_signature(node), _name_plain(node)
         if node.op_type == _QUANTIZE and self._is_rounded(signature.operands[0].zero):
             yield from self._bound(node.input[0], signature.operands[0], node.output[0])
+        elif node.op_type == _DYNAMIC:
+            yield from self._scale(node)
+        elif node.op_type in _INTEGER:
+            yield from self._compute_integers(node)
         elif node.op_type == _DEQUANTIZE and node.input[0] in self.floats:
             yield helper.make_node("Identity", [node.input[0]], list(node.output))
         elif plain and (attributes := self._keep_attributes(node, plain)) is not None:
             yield from self._compute(node, plain, attributes, signature)
         elif self.floats.isdisjoint(node.input) or not any(operand.zero for operand in signature.operands):
-            if not self.floats.isdisjoint(node.input):  # it moves numbers, whatever they are
+            if self._moves_floats(node):
                 self.floats.update(node.output)
             yield node
         else:
             yield from self._surround(node, signature)
+
+    def _scale(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield what scales a tensor as it would be scaled before it is rounded, by the range that it has."""
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        kept.output[0] = self._name()
+        self.floats.add(node.output[0])
+        yield from (kept, helper.make_node("Div", [node.input[0], node.output[1]], [node.output[0]]))
+
+    def _compute_integers(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the plain form of a product of whole numbers; an operand in few bits has steps of 1."""
+        operands = []
+        for position in (0, 1):
+            name = node.input[position]
+            if name not in self.floats:
+                zeros, made = list(filter(None, node.input[position + 2 : position + 3])), self._name()
+                steps = yield from self._make_ones(zeros)
+                yield helper.make_node(_DEQUANTIZE, [name, steps, *zeros], [made], axis=_find_axis(node))
+                name = made
+            operands.append(name)
+        self.floats.add(node.output[0])
+        plain = helper.make_node(_INTEGER[node.op_type], operands, list(node.output))
+        plain.attribute.extend(node.attribute)
+        yield plain
+
+    def _make_ones(self, like: Sequence[str]) -> Generator[onnx.NodeProto, None, str]:
+        """Yield what makes as many ones as there are zero points, one for all or one for each channel; name them."""
+        one = self._hold(1.0, TensorProto.FLOAT)
+        if not like:
+            return one
+        shape, ones = self._name(), self._name()
+        yield helper.make_node("Shape", like, [shape])
+        yield helper.make_node("Expand", [one, shape], [ones])
+        return ones
 
     def _compute(
         self, node: onnx.NodeProto, plain: str, attributes: Sequence[onnx.AttributeProto], signature: _Signature
@@ -185,6 +230,11 @@ class _Rewriting:
                 place += 1
         return signature
 
+    def _moves_floats(self, node: onnx.NodeProto) -> bool:
+        """Say whether a node passes on numbers that were in few bits, whatever they are; a Cast says what it gives."""
+        data = node.input[:1] if node.op_type in LOOKUP_OPS else node.input
+        return node.op_type != "Cast" and not self.floats.isdisjoint(data)
+
     def _is_kind(self, pair: Sequence[str]) -> bool:
         """Say whether two inputs are a scale and a zero point."""
         if len(pair) < 2 or not set(pair) <= self._constants.keys():
@@ -211,7 +261,7 @@ class _Rewriting:
 
     def _name(self) -> str:
         self._count += 1
-        return f"hieronnx unrounded {self._count}"
+        return f"{MADE}{self._count}"
 
 
 def _name_plain(node: onnx.NodeProto) -> str:
@@ -225,4 +275,4 @@ def _name_plain(node: onnx.NodeProto) -> str:
 def _find_axis(node: onnx.NodeProto) -> int:
     """Return the axis of the weights of a product that has the channels of what it gives."""
     turned = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
-    return 0 if turned or node.op_type.endswith("Conv") else -1
+    return 0 if turned or "Conv" in node.op_type else -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -14,6 +15,7 @@ from hieronnx.errors import InputError, check_known, list_some, require
 from hieronnx.files.staging import data_name
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
+from hieronnx.graph.walks import walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
 from hieronnx.tools.carry import CarryResult
@@ -115,11 +117,38 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
         raise InputError("dynamic quantization finds ranges as it runs; it takes no calibration inputs")
     # The tool makes a MatMul and an Add of every Gemm before it looks at its list.
     external, chosen = has_external_data(source), set(excluded)
+    _separate_weights(source)
     gemms = (node.name for node in read_skeleton(source).graph.node if node.op_type == "Gemm")
     names = [*excluded, *(f"{name}_MatMul" for name in gemms if name in chosen)]
     with calling("'dynamic'"):
         quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
     copy_permissions(target)
+
+
+def _separate_weights(source: Path) -> None:
+    """Give each Gemm that reads its weight transposed a weight of its own.
+
+    The tool transposes that weight in its place, for each Gemm once, whoever else reads it.
+    """
+    model = onnx.load(source, load_external_data=False)
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    readers = Counter(name for _, graph in walk_bodies(model.graph) for node in graph.node for name in node.input)
+    shared = [
+        node
+        for node in model.graph.node
+        if node.op_type == "Gemm" and node.input[1] in weights and readers[node.input[1]] > 1 and _is_transposed(node)
+    ]
+    for number, node in enumerate(shared):
+        copied = model.graph.initializer.add()
+        copied.CopyFrom(weights[node.input[1]])
+        copied.name = f"{node.input[1]}/{number}"
+        node.input[1] = copied.name
+    if shared:
+        source.write_bytes(model.SerializeToString())
+
+
+def _is_transposed(node: onnx.NodeProto) -> bool:
+    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
 
 
 def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: list[Feeds], **options: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -73,6 +74,8 @@ def _list_names(record: Any) -> tuple[str, ...]:
 
 
 def _to_builtins(value: Any) -> Any:
+    if value.__class__ is float and not math.isfinite(value):
+        return None  # JSON has no such number
     if value.__class__ in _PLAIN:
         return value
     if value.__class__ is CallId:

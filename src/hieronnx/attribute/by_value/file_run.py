@@ -23,7 +23,7 @@ from hieronnx.errors import HieronnxError, InputError, describe_error
 from hieronnx.files.opening import OpenedModel
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.inputs import FileInput
-from hieronnx.runtime.sessions import Array, open_runner
+from hieronnx.runtime.sessions import Array, Runner, open_runner
 
 if TYPE_CHECKING:
     from hieronnx.attribute.request import Request
@@ -73,25 +73,41 @@ def run_both(opened: OpenedModel, model: nn.Module, args: tuple[Any, ...], kwarg
     outputs = _run_model(model, args, kwargs)
     arguments = name_arguments(model, args, kwargs)
     with open_runner(opened) as runner:
-        ways = list_choices(runner.inputs, arguments, opened.name)
-        best = FirstRun(ways[0])
-        for way in ways:
-            try:
-                file_outputs = runner.run(way(arguments)).values()
-            except HieronnxError:  # of several ways to feed a file most are wrong
-                if len(ways) == 1:
-                    raise
-                continue
-            run = FirstRun(way, *_compare(file_outputs, outputs))
-            if run.apart is not None and (best.apart is None or run.apart < best.apart):
-                best = run
-            if best.apart is not None and best.apart <= _SAME:
-                return best
-        if not runner.has_rounding:
+        best = _run_ways(runner, list_choices(runner.inputs, arguments, opened.name), arguments, outputs)
+        if not runner.has_rounding or (best.apart is not None and best.apart <= _SAME):
             return best
     with open_runner(opened, rounding=False) as runner:
         unrounded, _ = _compare(runner.run(best.feed(arguments)).values(), outputs)
     return replace(best, unrounded=unrounded)
+
+
+def _run_ways(runner: Runner, ways: Sequence[Feed], arguments: Arguments, outputs: Sequence[Array]) -> FirstRun:
+    """Run the file with its inputs given in each of several ways; return that which agrees best."""
+    best = FirstRun(ways[0])
+    for way in ways:
+        try:
+            file_outputs = runner.run(way(arguments)).values()
+        except HieronnxError:  # of several ways to feed a file most are wrong
+            if len(ways) == 1:
+                raise
+            continue
+        run = FirstRun(way, *_compare(file_outputs, outputs))
+        if run.apart is not None and (best.apart is None or run.apart < best.apart):
+            best = run
+        if best.apart is not None and best.apart <= _SAME:
+            break
+    return best
+
+
+def choose_feed(runner: Runner, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str) -> Feed:
+    """Choose the way to give the arguments of a model to a file; where there are several, that which agrees best.
+
+    Raises:
+        HieronnxError: If there is none.
+    """
+    arguments = name_arguments(model, args, kwargs)
+    ways = list_choices(runner.inputs, arguments, name)
+    return ways[0] if len(ways) == 1 else _run_ways(runner, ways, arguments, _run_model(model, args, kwargs)).feed
 
 
 def _run_model(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:

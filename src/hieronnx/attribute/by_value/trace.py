@@ -119,13 +119,13 @@ def array_of(tensor: Tensor) -> Array:
     return array
 
 
-def vary(values: Any) -> Any:
+def vary(values: Any, seed: int = 1) -> Any:
     """Return inputs of the same kind with other values: what two different ones share is no coincidence.
 
     Floating-point numbers are drawn at the same scale; of whole numbers only those are used that are there.
     Scalars stay as they are: they may count something.
     """
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed)
     return pytree.tree_map(lambda leaf: _vary_tensor(leaf, generator) if isinstance(leaf, Tensor) else leaf, values)
 
 

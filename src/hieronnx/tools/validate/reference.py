@@ -80,10 +80,7 @@ def _check_ran(hierarchy: Hierarchy, modules: Mapping[str, Module], names: Mappi
 
 def _check_nodes(hierarchy: Hierarchy) -> Iterator[Finding]:
     """Find the calls of which the file has no node."""
-    tree = hierarchy.tree
-    working = {call for node in hierarchy.nodes if node.is_attributed() for call in (node.scope, *node.origins)}
-    present = {above for call in working for above in tree.ancestors(call)}
-    lacking = find_outermost(hierarchy.calls, {call.id for call in hierarchy.calls} - present)
+    lacking = find_outermost(hierarchy.calls, {call.id for call in hierarchy.calls} - hierarchy.working_calls)
     if lacking:
         calls = [f"'{call.id}'" for call in hierarchy.calls if call.id in lacking]
         message = f"the file has no node of {len(calls):,} of {len(hierarchy.calls):,}: {list_some(calls, _SHOWN)}"

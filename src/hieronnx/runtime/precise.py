@@ -1,0 +1,194 @@
+"""What a coarse format does to a model: the same model in single precision, and with its weights moved by a rounding.
+
+A file in half precision or in 8 bits rounds what it computes, and its weights were rounded when it was made. The first
+is undone by computing with floats, the second cannot be undone; but weights moved at random by as much as rounding
+moves them show what it does::
+
+    as it is    x ─→ Quantize ─→ QLinearMatMul (W) ─→ y
+    precise     x ─→ MatMul (dequantized W) ─→ y
+    dithered    x ─→ MatMul (dequantized W + step * random (-1/2, 1/2)) ─→ y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from hieronnx.graph.walks import proto_bodies
+from hieronnx.hierarchy.categories import category_of
+from hieronnx.runtime.unrounded import MADE, undo_rounding
+
+_HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
+_ROUNDING = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8, TensorProto.FLOAT: 2.0**-24}
+"""Half a unit in the last place of a number of each type, as a part of it at most."""
+_UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear"})
+"""They stay where rounding is undone: they make floats of weights, and the steps that activations had."""
+
+
+def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
+    wide = _widen(model) if any(kind in _HALF for kind in _list_types(model)) else model
+    return undo_rounding(wide)
+
+
+def find_quantized(model: onnx.ModelProto) -> frozenset[str]:
+    """Return the operators of a model that work on numbers in few bits."""
+    return frozenset(n.op_type for n in model.graph.node if category_of(n.op_type, n.domain) == "quantization")
+
+
+def find_unknown(precise: onnx.ModelProto) -> frozenset[str]:
+    """Return the operators whose rounding was not undone."""
+    return find_quantized(precise) - _UNDONE
+
+
+def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
+    """Return a precise model with its rounded weights moved by half a step at most, at random.
+
+    `singles` says whether weights and inputs in single precision count as rounded, too.
+    """
+    made = onnx.ModelProto()
+    made.CopyFrom(precise)
+    del made.graph.node[:]
+    moving = _Moving(precise, singles)
+    made.graph.node.extend(step for node in precise.graph.node for step in moving.rewrite(node))
+    head = list(moving.steps)
+    body = onnx.GraphProto(node=[*head, *made.graph.node])
+    del made.graph.node[:]
+    made.graph.node.extend(body.node)
+    return made
+
+
+class _Moving:
+    """Rewrites nodes to read moved weights; what moves them is in `steps`."""
+
+    def __init__(self, model: onnx.ModelProto, singles: bool) -> None:
+        graph = model.graph
+        types = {TensorProto.FLOAT} if singles else set()
+        rounded = {t.name: t.data_type for t in graph.initializer if t.data_type in types}
+        rounded |= {v.name: v.type.tensor_type.elem_type for v in graph.input if v.type.tensor_type.elem_type in types}
+        self.steps: list[onnx.NodeProto] = []
+        self._moved: dict[str, str] = {}
+        self._count = 0
+        for name, kind in rounded.items():
+            self._moved[name] = self._scale(name, _ROUNDING[kind])
+
+    def rewrite(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield the nodes to put into the place of one."""
+        kept = onnx.NodeProto()
+        kept.CopyFrom(node)
+        kept.input[:] = [self._moved.get(name, name) for name in node.input]
+        if node.op_type == "DequantizeLinear" and not node.input[0].startswith(MADE):  # a limit is no weight
+            yield from self._move_dequantized(kept)
+        elif node.op_type == "Cast" and node.name.startswith(_WIDENED):
+            yield from self._move_widened(kept)
+        else:
+            yield kept
+
+    def _scale(self, name: str, part: float) -> str:
+        random, moved = self._name(), self._name()
+        self.steps.append(_draw(name, random, 1 - part, 1 + part, self._count))
+        self.steps.append(helper.make_node("Mul", [name, random], [moved]))
+        return moved
+
+    def _move_widened(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        output, random = node.output[0], self._name()
+        node.output[0] = self._name()
+        part = _ROUNDING[int(node.name.removeprefix(_WIDENED).split()[0])]
+        yield node
+        yield _draw(node.output[0], random, 1 - part, 1 + part, self._count)
+        yield helper.make_node("Mul", [node.output[0], random], [output])
+
+    def _move_dequantized(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield what adds up to half a step to each number; the steps are what ones stand for."""
+        output, whole = node.output[0], node.input[0]
+        node.output[0] = self._name()
+        shape, one, ones, alike, steps, random, added = (self._name() for _ in range(7))
+        yield node
+        yield helper.make_node("Shape", [whole], [shape])
+        yield helper.make_node("Constant", [], [one], value_float=1.0)
+        yield helper.make_node("Expand", [one, shape], [ones])
+        yield helper.make_node("CastLike", [ones, whole], [alike])
+        scaled = onnx.NodeProto()
+        scaled.CopyFrom(node)
+        scaled.ClearField("name")
+        scaled.input[:] = [alike, node.input[1]]
+        scaled.output[:] = [steps]
+        yield scaled
+        yield _draw(node.output[0], random, -0.5, 0.5, self._count)
+        yield helper.make_node("Mul", [steps, random], [added])
+        yield helper.make_node("Add", [node.output[0], added], [output])
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"hieronnx dithered {self._count}"
+
+
+def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.NodeProto:
+    return helper.make_node("RandomUniformLike", [like], [output], low=low, high=high, seed=float(seed))
+
+
+# -- half precision -----------------------------------------------------------------------------------------
+
+_WIDENED = "hieronnx widened "
+_SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def _list_types(model: onnx.ModelProto) -> Iterator[int]:
+    """Yield the types that a model's initializers and inputs have, and that its nodes give."""
+    yield from (tensor.data_type for tensor in model.graph.initializer)
+    yield from (value.type.tensor_type.elem_type for value in model.graph.input)
+    for node in model.graph.node:
+        yield from (a.i for a in node.attribute if a.name in ("to", "dtype"))
+        yield from (a.t.data_type for a in node.attribute if a.type == AttributeProto.TENSOR)
+
+
+def _widen(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with floats in the place of all numbers in half precision."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    scales = {node.input[1] for node in graph.node if node.op_type in _SCALED}
+    for tensor in graph.initializer:  # the scales of quantized numbers must stay constants
+        if tensor.name in scales and tensor.data_type in _HALF:
+            tensor.CopyFrom(_widen_tensor(tensor))
+    halves = {t.name: t.data_type for t in graph.initializer if t.data_type in _HALF}
+    halves |= {v.name: v.type.tensor_type.elem_type for v in graph.input if v.type.tensor_type.elem_type in _HALF}
+    renamed = {name: f"{name}/wide" for name in halves}
+    casts = [
+        helper.make_node("Cast", [name], [renamed[name]], name=f"{_WIDENED}{kind} {number}", to=TensorProto.FLOAT)
+        for number, (name, kind) in enumerate(halves.items())
+    ]
+    nodes = [_widen_node(node, renamed) for node in graph.node]
+    kept = onnx.GraphProto(node=[*casts, *nodes])
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(kept.node)
+    for value in graph.output:
+        if value.type.tensor_type.elem_type in _HALF:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT
+    return made
+
+
+def _widen_node(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
+    node.input[:] = [renamed.get(name, name) for name in node.input]
+    for attribute in node.attribute:
+        if attribute.name in ("to", "dtype") and attribute.i in _HALF:
+            attribute.i = TensorProto.FLOAT
+        if attribute.type == AttributeProto.TENSOR and attribute.t.data_type in _HALF:
+            attribute.t.CopyFrom(_widen_tensor(attribute.t))
+    for _, body in proto_bodies(node):
+        for tensor in body.initializer:
+            if tensor.data_type in _HALF:
+                tensor.CopyFrom(_widen_tensor(tensor))
+        for value in (*body.input, *body.output, *body.value_info):
+            if value.type.tensor_type.elem_type in _HALF:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT
+        for inner in body.node:
+            _widen_node(inner, renamed)
+    return node
+
+
+def _widen_tensor(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    array = numpy_helper.to_array(tensor).astype("float32")
+    return numpy_helper.from_array(array, tensor.name)

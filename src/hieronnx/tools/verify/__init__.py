@@ -1,0 +1,1 @@
+"""Verify: which module call of a file gives something else than it should."""

@@ -1,0 +1,72 @@
+"""Who is to blame: the innermost calls that explain all errors which rounding does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.tools.verify.result import Culprit
+from hieronnx.tools.verify.sampling import SampleErrors, SegmentError
+
+
+def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, ...]:
+    """Find the innermost calls that explain all errors, the worst first."""
+    tree = hierarchy.tree
+    blamed: dict[CallId, list[SegmentError]] = {}
+    explained: set[Node] = set()
+    # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame.
+    for segment in sorted(errors.segments.values(), key=lambda found: -tree.depth(found.owner)):
+        if explained.isdisjoint(segment.nodes):
+            blamed.setdefault(_nearest_compared(hierarchy, segment.owner, errors), []).append(segment)
+        explained.update(segment.nodes)
+    wrong = [call for call, found in errors.calls.items() if found.introduced.excess > 1]
+    for call in sorted(wrong, key=tree.depth, reverse=True):
+        nodes = errors.calls[call].nodes
+        if explained.isdisjoint(nodes):  # no single step explains it: it adds up inside
+            blamed[call] = []
+            explained.update(nodes)
+    ranked = sorted(blamed, key=lambda call: _rank(call, blamed[call], errors), reverse=True)
+    return tuple(_describe(hierarchy, call, blamed[call], errors) for call in ranked)
+
+
+def _nearest_compared(hierarchy: Hierarchy, owner: CallId, errors: SampleErrors) -> CallId:
+    """Return the lowest call at or above one that could be compared."""
+    return next((call for call in hierarchy.tree.ancestors(owner) if call in errors.calls), owner)
+
+
+def _rank(call: CallId, segments: Sequence[SegmentError], errors: SampleErrors) -> tuple[float, float]:
+    found = [segment.error for segment in segments] or [errors.calls[call].introduced]
+    worst = max(found, key=lambda error: error.deviation.severity)
+    return worst.deviation.severity, worst.excess
+
+
+def _describe(hierarchy: Hierarchy, call_id: CallId, segments: Sequence[SegmentError], errors: SampleErrors) -> Culprit:
+    call = hierarchy.call_by_id[call_id]
+    found = errors.calls[call_id]
+    worst = max([*(segment.error for segment in segments), found.introduced], key=lambda error: error.rank)
+    nodes = tuple(dict.fromkeys(node for segment in segments for node in segment.nodes))
+    if not nodes:
+        below = set(hierarchy.tree.below(call_id))
+        nodes = tuple(node for node in hierarchy.nodes if node.scope in below)
+    return Culprit(
+        module=call_id.module,
+        call=call_id.number,
+        tag=call.tag,
+        class_name=hierarchy.modules[call_id.module].class_name,
+        introduced=found.introduced.deviation,
+        accumulated=found.accumulated,
+        noise=worst.relative_noise,
+        excess=worst.excess,
+        nodes=nodes,
+        operators=dict(Counter(node.op_type for node in nodes)),
+        fused_with=_find_fused(hierarchy, call_id, nodes),
+    )
+
+
+def _find_fused(hierarchy: Hierarchy, call: CallId, nodes: Sequence[Node]) -> tuple[CallId, ...]:
+    """Return the calls beside this one whose work some of the nodes do."""
+    near = {*hierarchy.tree.below(call), *hierarchy.tree.ancestors(call)}
+    origins = dict.fromkeys(origin for node in nodes for origin in node.origins)
+    return tuple(origin for origin in origins if origin not in near)

@@ -1,0 +1,135 @@
+"""Which tensors of a file the reference has values of, and which calls can be compared by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hieronnx.errors import list_some
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId
+from hieronnx.runtime.flattening import Flat
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+NamedValues: TypeAlias = Mapping[str, Hashable]
+"""What a call received or returned: by the argument or place the key of the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What one call of the reference received and returned."""
+
+    received: NamedValues
+    returned: NamedValues
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceValues:
+    """What the calls of one run of the reference exchanged, and the values by their keys."""
+
+    calls: Mapping[CallId, Exchanged]
+    values: Mapping[Hashable, Array]
+
+
+@dataclass(slots=True)
+class Boundaries:
+    """What is known of a file's tensors on one sample.
+
+    Attributes:
+        known: The key of the value that each tensor of the flat model should have.
+        received: The tensors that each call received, of those that are known.
+        returned: What each call returned: the tensor, and its place there.
+        skipped: Why calls cannot be compared.
+    """
+
+    known: dict[str, Hashable] = field(default_factory=dict)
+    received: dict[CallId, set[str]] = field(default_factory=dict)
+    returned: dict[CallId, dict[str, str]] = field(default_factory=dict)
+    skipped: dict[CallId, str] = field(default_factory=dict)
+
+
+def find_boundaries(
+    hierarchy: Hierarchy, flat: Flat, reference: ReferenceValues, explain: Callable[[CallId], str]
+) -> Boundaries:
+    """Find the tensors of a flat model that the reference has values of; `explain` says why a call has no nodes."""
+    names = {(e.graph, e.name): e.exposed for e in flat.exposures if not e.repeats}
+    names.update((("", value.name), value.name) for value in flat.model.graph.input)
+    looped = {(e.graph, e.name) for e in flat.exposures if e.repeats}
+    produced = {name for node in flat.model.graph.node for name in node.output}
+    found = Boundaries()
+    working, own = hierarchy.working_calls, find_own(hierarchy)
+    for call in hierarchy.calls:
+        exchanged = reference.calls.get(call.id)
+        if exchanged is not None:
+            received = _bind(call.received, exchanged.received, names)
+            found.received[call.id] = {tensor for tensor, _, _ in received}
+            returned = _bind(call.returned, exchanged.returned, names)
+            if call.parent is None:
+                returned = _bind_outputs(flat, exchanged.returned) or returned
+            for tensor, _, key in (*received, *returned):
+                found.known.setdefault(tensor, key)
+            made = {t: place for t, place, _ in returned if t in produced and t not in found.received[call.id]}
+            if made and call.id in own:
+                found.returned[call.id] = made
+                continue
+        if call.id not in working:
+            found.skipped[call.id] = explain(call.id)
+        elif call.id not in own:
+            found.skipped[call.id] = _explain_fused(hierarchy, call.id)
+        elif exchanged is None:
+            found.skipped[call.id] = "the reference does not call it on these inputs"
+        else:
+            found.skipped[call.id] = _explain_lost(call, looped, found.received[call.id], names)
+    return found
+
+
+def find_own(hierarchy: Hierarchy) -> set[CallId]:
+    """Return the calls that have nodes which are in them alone, their own or of calls below them."""
+    scopes = {node.scope for node in hierarchy.nodes if node.is_attributed()}
+    return {above for call in scopes for above in hierarchy.tree.ancestors(call)}
+
+
+def _explain_fused(hierarchy: Hierarchy, call: CallId) -> str:
+    """Say who has the nodes that do a call's work."""
+    below = set(hierarchy.tree.below(call))
+    nodes = [node for node in hierarchy.nodes if not below.isdisjoint(node.origins)]
+    named = list_some([f"'{node.name or node.output}'" for node in nodes], 2)
+    return f"its work is done in one with that of '{nodes[0].scope or 'the root'}', by {named}"
+
+
+def _bind(
+    bound: Sequence[BoundTensor] | None, values: NamedValues, names: Mapping[tuple[str, str], str]
+) -> list[tuple[str, str, Hashable]]:
+    """Return the tensors of the flat model that the reference has values of, each with its name and the value's key."""
+    pairs = ((item, values.get(item.name)) for item in bound or () if item.tensor is not None)
+    placed = ((names.get((item.graph, item.tensor or "")), item.name, key) for item, key in pairs if key is not None)
+    return [(tensor, name, key) for tensor, name, key in placed if tensor is not None]
+
+
+def _bind_outputs(flat: Flat, values: NamedValues) -> list[tuple[str, str, Hashable]]:
+    """Return the outputs of the file as what the model returned, in order; nothing where these are not as many."""
+    outputs = [value.name for value in flat.model.graph.output]
+    if len(outputs) != len(values):
+        return []
+    return [(tensor, name, key) for tensor, (name, key) in zip(outputs, values.items(), strict=True)]
+
+
+def _explain_lost(
+    call: Call, looped: Iterable[tuple[str, str]], received: set[str], names: Mapping[tuple[str, str], str]
+) -> str:
+    """Say why nothing that a call with nodes returned can be compared."""
+    if call.returned is None:
+        return "what it returned was not recorded; export the model again, with a sidecar"
+    if not call.returned:
+        return "it returns no tensor"
+    there = {(item.graph, item.tensor) for item in call.returned if item.tensor is not None}
+    if not there:
+        return "the file does not have what it returned: its work is one with that of what follows, or nobody reads it"
+    if not there.isdisjoint(looped):
+        return "it runs in a loop of the file"
+    if {names.get((graph, tensor or "")) for graph, tensor in there} & received:
+        return "it returns what it received"
+    return "what it returned is a constant of the file, or in a branch that is not taken"

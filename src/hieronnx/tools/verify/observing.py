@@ -1,0 +1,222 @@
+"""One sample on the file: what its tensors are as it runs, and what single calls give on the reference's values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from hieronnx.graph.walks import first_name
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.runtime.flattening import Flat
+from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_precise
+from hieronnx.runtime.sessions import Runner
+from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
+from hieronnx.tools.verify.boundaries import Boundaries
+from hieronnx.tools.verify.deviation import Deviation, fit, measure
+from hieronnx.tools.verify.judging import UNKNOWN, Noise
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Feeds: TypeAlias = Mapping[str, Array]
+HALF_TYPES = frozenset({np.dtype(np.float16)})
+
+
+class Observation:
+    """A flat file, one sample, and what the reference says of it.
+
+    Attributes:
+        accumulated: How far each known tensor is from the reference, as the file runs.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        hierarchy: Hierarchy,
+        flat: Flat,
+        boundaries: Boundaries,
+        values: Mapping[Hashable, Array],
+        feeds: Feeds,
+        *,
+        buffer: int,
+    ) -> None:
+        self.graph = SliceGraph(flat.model)
+        self._runner, self._hierarchy, self._flat = runner, hierarchy, flat
+        self._boundaries, self._values, self._feeds, self._buffer = boundaries, values, feeds, buffer
+        self._types: dict[str, np.dtype[Any]] = {name: array.dtype for name, array in feeds.items()}
+        self.accumulated: dict[str, Deviation] = {}
+        self.outputs: dict[str, Array] = {}
+
+    @cached_property
+    def nodes(self) -> list[Node | None]:
+        """The node of the file that each node of the flat model is; None for a copy that was put in."""
+        keys = {e.exposed: (e.graph, e.name) for e in self._flat.exposures}
+        outputs = (first_name(node.output) for node in self.graph.nodes)
+        return [self._hierarchy.node_by_key.get(keys.get(output, ("", ""))) for output in outputs]
+
+    # -- as it runs
+
+    def run(self) -> None:
+        """Run the file, and compare all that is known with the reference."""
+        exposures = {e.exposed: e for e in self._flat.exposures}
+        wanted = [exposures[name] for name in self._boundaries.known if name in exposures]
+        for chunk in self._divide([e.exposed for e in wanted]):
+            model = self._flat.expose([exposures[name] for name in chunk])
+            names = [value.name for value in model.graph.output]
+            run = self._runner.run_model(model, self._feeds, names)
+            for name, array in run.items():
+                if name in self._boundaries.known:
+                    self._types[name] = array.dtype
+                    self.accumulated[name] = measure(name, array, self._expected(name))
+            self.outputs = {value.name: run[value.name] for value in self._flat.model.graph.output}
+        for name, deviation in self.accumulated.items():
+            if deviation.mismatch:  # it cannot be given to anyone
+                del self._boundaries.known[name]
+
+    def unit(self, tensor: str) -> float:
+        """Return half a unit in the last place, as a part of a tensor's size; of a coarse type that of single floats.
+
+        What a coarse format makes is measured.
+        """
+        dtype = self._types[tensor]
+        return min(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps)) / 2 if dtype.kind in "fc" else 0.0
+
+    def _expected(self, tensor: str) -> Array:
+        return self._values[self._boundaries.known[tensor]]
+
+    def _divide(self, tensors: Iterable[str]) -> Iterator[list[str]]:
+        """Divide tensors so that the values of each group fit into the buffer."""
+        group: list[str] = []
+        held = 0
+        for tensor in tensors:
+            size = self._expected(tensor).nbytes
+            if group and held + size > self._buffer:
+                yield group
+                group, held = [], 0
+            group.append(tensor)
+            held += size
+        yield group
+
+    def collect(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return what tensors should hold, where the reference knows; else what they hold as the file runs."""
+        arrays = {t: self._feed(t) for t in tensors if t in self._feeds or t in self._boundaries.known}
+        exposures = {e.exposed: e for e in self._flat.exposures}
+        others = [t for t in tensors if t not in arrays and t in exposures]
+        model = self._flat.expose([exposures[tensor] for tensor in others])
+        return {**arrays, **self._runner.run_model(model, self._feeds, others)}
+
+    # -- on the reference's values
+
+    def cut_call(self, call: CallId, targets: Sequence[str]) -> Slice:
+        """Return the slice of a call: from what the reference knows outside it, to what it returned."""
+        below = set(self._hierarchy.tree.below(call))
+        received = self._boundaries.received[call]
+
+        def is_given(tensor: str) -> bool:
+            return tensor in self._boundaries.known and (tensor in received or not self._is_made_in(tensor, below))
+
+        return self.graph.cut(targets, is_given)
+
+    def _is_made_in(self, tensor: str, calls: set[CallId]) -> bool:
+        producer = self.graph.producers.get(tensor)
+        node = None if producer is None else self.nodes[producer]
+        return node is not None and node.scope in calls
+
+    def cut_segment(self, tensor: str) -> Slice:
+        """Return what leads to a known tensor from those nearest to it."""
+        return self.graph.cut([tensor], lambda name: name in self._boundaries.known)
+
+    def run_slices(self, slices: Sequence[Slice]) -> list[list[Deviation]]:
+        """Run slices on the reference's values; return how far their targets are from the reference."""
+        deviations: list[list[Deviation]] = [[] for _ in slices]
+        for chunk, joined, feeds in self._join_slices(slices):
+            run = self._runner.run_model(joined.model, feeds, joined.names)
+            for number, made in zip(chunk, joined.outputs, strict=True):
+                for tensor, name in made.items():
+                    deviations[number].append(measure(tensor, run.pop(name), self._expected(tensor)))
+        return deviations
+
+    def measure_noise(self, slices: Sequence[Slice], *, singles: bool) -> list[dict[str, Noise]]:
+        """Measure what the format's own rounding does to the targets of slices, as far as that can be known.
+
+        `singles` says whether the rounding of weights in single precision counts.
+        """
+        noise: list[dict[str, Noise]] = [{} for _ in slices]
+        known = []
+        for number, piece in enumerate(slices):
+            if self._has_unknown(piece):
+                noise[number] = dict.fromkeys(piece.targets, UNKNOWN)
+            elif singles or self._is_coarse(piece):
+                known.append(number)
+        for chunk, joined, feeds in self._join_slices([slices[number] for number in known]):
+            precise = make_precise(joined.model)
+            models = (joined.model, precise, dither(precise, singles=singles))
+            runs = [self._runner.run_model(model, feeds, joined.names) for model in models]
+            for number, made in zip(chunk, joined.outputs, strict=True):
+                for tensor, name in made.items():
+                    noise[known[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
+        return noise
+
+    def _has_unknown(self, piece: Slice) -> bool:
+        """Say whether a slice rounds in a way that cannot be undone."""
+        return any(self.graph.nodes[index].op_type in self._unknown for index in piece.nodes)
+
+    def _is_coarse(self, piece: Slice) -> bool:
+        """Say whether a slice is in a format with less than single precision: its weights, or what it works on.
+
+        What is rounded in the middle of single floats is no format.
+        """
+        if any(self._types[tensor] in HALF_TYPES for tensor in (*piece.fed, *piece.targets)):
+            return True
+        return any(self.graph.nodes[i].op_type in self._quantized for i in piece.nodes) or any(
+            self.graph.is_half(name) for i in piece.nodes for name in self.graph.reads[i]
+        )
+
+    @cached_property
+    def _quantized(self) -> frozenset[str]:
+        return find_quantized(self.graph.model)
+
+    @cached_property
+    def _unknown(self) -> frozenset[str]:
+        return find_unknown(make_precise(self.graph.model))
+
+    def _join_slices(self, slices: Sequence[Slice]) -> Iterator[tuple[list[int], JoinedSlices, Feeds]]:
+        """Yield slices in one model, as many as fit into the buffer, with what to feed it."""
+        for chunk in self._divide_slices(slices):
+            chosen = [slices[number] for number in chunk]
+            types = {t: onnx.helper.np_dtype_to_tensor_dtype(self._types[t]) for s in chosen for t in s.fed}
+            joined = self.graph.join(chosen, types)
+            yield chunk, joined, {name: self._feed(tensor) for name, tensor in joined.feeds.items()}
+
+    def _feed(self, tensor: str) -> Array:
+        if tensor in self._feeds:
+            return self._feeds[tensor]
+        return fit(self._expected(tensor), self._types[tensor])
+
+    def _divide_slices(self, slices: Sequence[Slice]) -> Iterator[list[int]]:
+        group: list[int] = []
+        held = 0
+        for number, piece in enumerate(slices):
+            known = (t for t in (*piece.fed, *piece.targets) if t not in self._feeds)
+            size = sum(self._expected(tensor).nbytes for tensor in known)
+            if group and held + size > self._buffer:
+                yield group
+                group, held = [], 0
+            group.append(number)
+            held += size
+        if group:
+            yield group
+
+
+def _add_noise(actual: Array, precise: Array, dithered: Array) -> Noise:
+    """Return what rounding does on the way and what rounded weights do, together."""
+    wide = precise.astype(np.float64)
+    parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, dithered)]
+    finite = np.logical_and.reduce([np.isfinite(part) for part in parts])
+    squares = sum(np.square(part[finite]) for part in parts)
+    if not np.any(finite):
+        return 0.0, 0.0
+    return float(np.sqrt(np.mean(squares))), float(np.sqrt(np.max(squares)))

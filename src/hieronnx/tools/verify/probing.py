@@ -1,0 +1,203 @@
+"""One sample: every call alone and as the file runs, each error with the noise that the format makes there."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hieronnx.graph.operators import PASSTHROUGH_OPS
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT, CallId, Node
+from hieronnx.runtime.sessions import Array, Runner
+from hieronnx.runtime.slices import Slice
+from hieronnx.tools.extract.find import explain_no_nodes
+from hieronnx.tools.verify.boundaries import find_boundaries
+from hieronnx.tools.verify.deviation import Deviation
+from hieronnx.tools.verify.judging import Measured, Noise
+from hieronnx.tools.verify.observing import Observation
+from hieronnx.tools.verify.references import FileReference, Reference, Sample
+from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
+
+_NO_WORK = frozenset({"Constant", *PASSTHROUGH_OPS})
+
+
+@dataclass(slots=True)
+class _Probe:
+    """A slice that runs on the reference's values, and the errors of its targets."""
+
+    piece: Slice
+    deviations: list[Deviation] = field(default_factory=list)
+    errors: list[Measured] = field(default_factory=list)
+
+    @property
+    def worst(self) -> Measured:
+        return max(self.errors, key=lambda error: error.rank)
+
+    @property
+    def is_wrong(self) -> bool:
+        return self.worst.excess > 1
+
+
+class SampleRun:
+    """A sample, run through the file and through its reference."""
+
+    def __init__(
+        self, runner: Runner, hierarchy: Hierarchy, reference: Reference, sample: Sample, *, buffer: int
+    ) -> None:
+        self._runner, self._hierarchy, self._reference, self._sample = runner, hierarchy, reference, sample
+        self._ran: dict[Slice, list[Deviation]] = {}
+        values = reference.run(sample)
+        flat = runner.flatten(sample.feeds)
+        self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
+        self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
+
+    def observe(self) -> None:
+        """Run the file, and compare all that is known with the reference."""
+        self._seen.run()
+        self._leave_mismatched()
+
+    def measure(self, chosen: Collection[CallId]) -> SampleErrors:
+        """Measure the errors of chosen calls."""
+        self.observe()
+        plain = self._runner.run(self._sample.feeds)
+        calls = self._probe_calls(chosen)
+        segments = self._probe_segments(chosen)
+        self._judge(calls, segments)
+        accumulated = self._seen.accumulated
+        errors = SampleErrors(
+            skipped=self._boundaries.skipped,
+            outputs={name: accumulated[name] for name in plain if name in accumulated},
+            undisturbed=all(_is_equal(self._seen.outputs[name], array) for name, array in plain.items()),
+        )
+        for call, probe in calls.items():
+            worst = max((accumulated[tensor] for tensor in probe.piece.targets), key=lambda d: d.severity)
+            errors.calls[call] = CallErrors(probe.worst, worst, frozenset(self._list_nodes(probe.piece.nodes)))
+        right = {i for p in (*calls.values(), *segments.values()) if not p.is_wrong for i in p.piece.nodes}
+        for tensor, probe in segments.items():
+            if probe.is_wrong:
+                errors.segments[tensor] = self._describe_segment(probe, right)
+        return errors
+
+    def collect(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return the values of tensors of the main graph: as they should be, where that is known."""
+        return self._seen.collect(tensors)
+
+    def collect_expected(self, tensors: Sequence[str]) -> dict[str, Array]:
+        """Return what tensors of the main graph should hold, of those that the reference knows."""
+        return self._seen.collect([tensor for tensor in tensors if tensor in self._boundaries.known])
+
+    def _leave_mismatched(self) -> None:
+        """Leave out the tensors that have another shape than the reference: no call can be compared by them alone."""
+        for call, made in list(self._boundaries.returned.items()):
+            if lost := [tensor for tensor in made if tensor not in self._boundaries.known]:
+                if len(lost) == len(made):
+                    del self._boundaries.returned[call]
+                    self._boundaries.skipped[call] = self._seen.accumulated[lost[0]].mismatch
+                else:
+                    self._boundaries.returned[call] = {t: place for t, place in made.items() if t not in lost}
+
+    # -- what runs alone
+
+    def _probe_calls(self, chosen: Collection[CallId]) -> dict[CallId, _Probe]:
+        """Run each call alone, those of one depth together."""
+        levels: dict[int, dict[CallId, _Probe]] = defaultdict(dict)
+        for call, made in list(self._boundaries.returned.items()):
+            if call in chosen:
+                piece = self._seen.cut_call(call, list(made))
+                if reason := self._explain_more(call, piece):
+                    del self._boundaries.returned[call]
+                    self._boundaries.skipped[call] = reason
+                else:
+                    levels[self._hierarchy.tree.depth(call)][call] = _Probe(piece)
+        for level in levels.values():
+            self._run(level.values())
+        return {call: probe for level in levels.values() for call, probe in level.items()}
+
+    def _explain_more(self, call: CallId, piece: Slice) -> str:
+        """Say whose work a call cannot be seen without, for the file does not have what it received."""
+        lost = [bound.name for bound in self._hierarchy.call_by_id[call].received or () if bound.tensor is None]
+        below = set(self._hierarchy.tree.below(call))
+        others = (n for n in self._list_nodes(piece.nodes) if below.isdisjoint((n.scope, *n.origins)))
+        other = next((node for node in others if node.op_type not in _NO_WORK), None) if lost else None
+        if other is None:
+            return ""
+        return f"the file does not have its argument '{lost[0]}': '{other.scope or 'the root'}' comes with it"
+
+    def _probe_segments(self, chosen: Collection[CallId]) -> dict[str, _Probe]:
+        """Run what leads to each known tensor from those nearest to it, all together."""
+        known = [tensor for tensor in self._boundaries.known if tensor in self._seen.graph.producers]
+        probes = {tensor: _Probe(self._seen.cut_segment(tensor)) for tensor in known}
+        probes = {t: p for t, p in probes.items() if any(n.scope in chosen for n in self._list_nodes(p.piece.nodes))}
+        self._run(probes.values())
+        return probes
+
+    def _run(self, probes: Iterable[_Probe]) -> None:
+        """Run slices, but for those that ran already: the segment of a call without others below it is the call."""
+        wanted = [probe for probe in probes if probe.piece not in self._ran]
+        found = self._seen.run_slices([probe.piece for probe in wanted])
+        self._ran.update((probe.piece, deviations) for probe, deviations in zip(wanted, found, strict=True))
+        for probe in probes:
+            probe.deviations = self._ran[probe.piece]
+
+    # -- noise
+
+    def _judge(self, calls: Mapping[CallId, _Probe], segments: Mapping[str, _Probe]) -> None:
+        """Hold errors to the noise: measured where they are more than single roundings make."""
+        probes = (*calls.values(), *segments.values())
+        for probe in probes:
+            probe.errors = [Measured(found, self._seen.unit(found.tensor)) for found in probe.deviations]
+        suspicious = [probe for probe in probes if any(error.is_suspicious for error in probe.errors)]
+        if not suspicious:
+            return
+        wanted = [call for call, probe in calls.items() if any(error.is_suspicious for error in probe.errors)]
+        reference = self._reference.measure_noise(self._sample, wanted)
+        singles = isinstance(self._reference, FileReference)
+        format_noise = self._seen.measure_noise([probe.piece for probe in suspicious], singles=singles)
+        known = {id(probe): noise for probe, noise in zip(suspicious, format_noise, strict=True)}
+        for call, probe in calls.items():
+            places = self._boundaries.returned[call]
+            noise = {tensor: reference.get((call, places[tensor])) for tensor in probe.piece.targets}
+            self._hold(probe, noise, known.get(id(probe), {}))
+        for tensor, probe in segments.items():
+            noise = {tensor: reference.get(self._boundaries.known[tensor])}
+            self._hold(probe, noise, known.get(id(probe), {}))
+
+    def _hold(self, probe: _Probe, reference: Mapping[str, Noise | None], formats: Mapping[str, Noise]) -> None:
+        noise = {t: _combine(reference[t], formats.get(t)) for t in probe.piece.targets}
+        probe.errors = [Measured(d, self._seen.unit(d.tensor), noise[d.tensor]) for d in probe.deviations]
+
+    # -- who
+
+    def _describe_segment(self, probe: _Probe, right: Collection[int]) -> SegmentError:
+        """Describe nodes that give something wrong: what leads to a tensor that is right is right itself."""
+        suspects = [index for index in probe.piece.nodes if index not in right] or probe.piece.nodes
+        nodes = self._list_nodes(suspects)
+        return SegmentError(probe.worst, tuple(nodes), self._find_owner(nodes))
+
+    def _find_owner(self, nodes: list[Node]) -> CallId:
+        """Return the lowest call that all nodes are in: of a merged node the copy that is nearest."""
+        tree = self._hierarchy.tree
+        working = [node for node in nodes if node.op_type not in _NO_WORK] or nodes
+        owner = working[-1].scope if working else ROOT
+        for node in reversed(working):
+            above = (tree.lowest_above((owner, origin)) for origin in (node.scope, *node.origins))
+            owner = max(above, key=tree.depth)
+        return owner
+
+    def _list_nodes(self, indices: Iterable[int]) -> list[Node]:
+        return [node for index in indices if (node := self._seen.nodes[index]) is not None]
+
+
+def _combine(noise: Noise | None, more: Noise | None) -> Noise | None:
+    """Add up noise of two kinds."""
+    if noise is None or more is None:
+        return noise or more
+    return math.hypot(noise[0], more[0]), math.hypot(noise[1], more[1])
+
+
+def _is_equal(a: Array, b: Array) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind in "fc"))

@@ -1,0 +1,114 @@
+"""What a file is held to: a model in PyTorch, or another ONNX file, run on the same sample."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+
+from hieronnx.errors import InputError, describe_error
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import BoundTensor, CallId
+from hieronnx.runtime.sessions import Runner
+from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues
+from hieronnx.tools.verify.judging import Noise
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+NoiseTable: TypeAlias = Mapping[Hashable, Noise]
+"""The noise of the reference: by call and place, and by the key of a value since the nearest before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One set of inputs: for the file by name, and for a model in PyTorch as its arguments."""
+
+    feeds: Mapping[str, Array]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] | None = None
+
+
+class Reference(Protocol):
+    """What a file is held to."""
+
+    def run(self, sample: Sample) -> ReferenceValues:
+        """Run it on a sample; return what its calls exchanged."""
+
+    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
+        """Measure how far its own rounding takes what these calls return, and all that is exchanged."""
+
+
+class TorchReference:
+    """A model in PyTorch."""
+
+    def __init__(self, model: nn.Module, *, float64: bool = True) -> None:
+        self._model, self._float64 = model, float64
+
+    def run(self, sample: Sample) -> ReferenceValues:
+        """Run the model on a sample.
+
+        Raises:
+            InputError: If it cannot be run on that.
+        """
+        from hieronnx.capture.reference import run_reference
+
+        try:
+            run = run_reference(self._model, sample.args, sample.kwargs)
+        except Exception as error:
+            reason = describe_error(error)
+            raise InputError(f"the model cannot be run on these inputs ({reason}); give others") from error
+        calls = {
+            call: Exchanged(
+                *({name: key for name, key in named or () if key is not None} for named in (io.received, io.returned))
+            )
+            for call, io in run.calls.items()
+        }
+        return ReferenceValues(calls, run.values)
+
+    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
+        """Run it again in double precision beside its own; nothing where that is not wanted."""
+        from hieronnx.capture.reference import run_reference
+
+        if not self._float64:
+            return {}
+        return run_reference(self._model, sample.args, sample.kwargs, watched=calls, keep=False).noise
+
+
+class FileReference:
+    """Another ONNX file of the same calls."""
+
+    def __init__(self, runner: Runner, hierarchy: Hierarchy) -> None:
+        self._runner, self._hierarchy = runner, hierarchy
+
+    def run(self, sample: Sample) -> ReferenceValues:
+        """Run the file on a sample.
+
+        Raises:
+            HieronnxError: If it cannot be run on that.
+        """
+        values: dict[Hashable, Array] = {("", name): array for name, array in sample.feeds.items()}
+        wanted = {
+            (bound.graph, bound.tensor)
+            for call in self._hierarchy.calls
+            for bound in (*(call.received or ()), *(call.returned or ()))
+        }
+
+        def visit(graph: str, name: str, array: Array) -> None:
+            values.setdefault((graph, name), np.array(array))
+
+        self._runner.run_exposed(sample.feeds, visit, wanted=lambda graph, name: (graph, name) in wanted)
+
+        def name_all(bound: tuple[BoundTensor, ...] | None) -> dict[str, Hashable]:
+            keys = {item.name: (item.graph, item.tensor) for item in bound or ()}
+            return {name: key for name, key in keys.items() if key in values}
+
+        calls = {c.id: Exchanged(name_all(c.received), name_all(c.returned)) for c in self._hierarchy.calls}
+        return ReferenceValues(calls, values)
+
+    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
+        """Return nothing: ONNX Runtime has few kernels in double precision."""
+        return {}

@@ -1,0 +1,199 @@
+"""Verify: every call of a file beside its reference, as the file runs and alone; who makes an error, and who has it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.operators import RANDOM_OPS
+from hieronnx.graph.view import ModelLike
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId
+from hieronnx.runtime.sessions import Runner, open_runner
+from hieronnx.tools.verify.blaming import find_culprits
+from hieronnx.tools.verify.boundaries import find_own
+from hieronnx.tools.verify.dumping import dump_culprit
+from hieronnx.tools.verify.opening import check_same_weights, give_hierarchy, open_reference
+from hieronnx.tools.verify.probing import SampleRun
+from hieronnx.tools.verify.references import Reference, Sample
+from hieronnx.tools.verify.result import SkippedCall, VerifiedCall, VerifyResult
+from hieronnx.tools.verify.samples import Inputs, make_file_samples, make_torch_samples
+from hieronnx.tools.verify.sampling import SampleErrors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Optimization: TypeAlias = Literal["none", "basic", "extended", "all"]
+OPTIMIZATIONS = ("none", "basic", "extended", "all")
+_BUFFER = 1 << 28
+_DISTURBED = (
+    "looking at inner tensors changed the outputs a little: where nobody looks, the runtime computes in another "
+    "precision or order, as it does with half precision on a CPU"
+)
+
+
+def verify(
+    model: ModelLike,
+    reference: nn.Module | ModelLike,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    inputs: Inputs | None = None,
+    samples: int = 1,
+    module: str | None = None,
+    optimization: Optimization = "none",
+    float64: bool = True,
+    memory_limit: int = _BUFFER,
+    dump: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> VerifyResult:
+    """Find which module calls of a file give something else than they should, and which of them are to blame.
+
+    Each call is seen twice: as the file runs, with all errors made before it, and alone, on the inputs that the
+    reference gave it.
+
+    Args:
+        model: The ONNX model, with its hierarchy.
+        reference: What it is held to: the model in PyTorch, or another ONNX model of the same calls.
+        args: Inputs of the model in PyTorch by position. Where nothing is given, they are made from the file's inputs.
+        kwargs: Its inputs by keyword.
+        inputs: Inputs by the names that the file has for them, instead: arrays, or a `.npz` file. With one axis more
+            than the file takes, or more rows, they are several samples.
+        samples: How many samples to make, like those given or at random.
+        module: A module path, tag, `path@n` or a glob over these: look at what is in these calls alone.
+        optimization: The level of ONNX Runtime at which the file is optimized first; what runs is then that graph.
+        float64: Whether a reference in PyTorch also runs in double precision, to tell noise from errors.
+        memory_limit: How many bytes of tensors may be in memory at once beside the reference's.
+        dump: A folder for what is needed to reproduce each culprit: the part as a model, its inputs, what it should
+            give and gives, and a script.
+        progress: Called with the name of each stage as it begins.
+
+    Raises:
+        MismatchError: If the reference is another model.
+        HieronnxError: If the model has no hierarchy, something cannot be run, or it draws random numbers.
+
+    Example:
+        >>> hieronnx.verify("model.onnx", model, (x,)).passed
+        True
+    """
+    report = progress or (lambda _stage: None)
+    check_known("level of optimization", optimization, OPTIMIZATIONS)
+    if samples < 1:
+        raise InputError(f"{samples} samples are none; give 1 or more")
+    given = args if isinstance(args, tuple) else (args,)
+    with _optimized(model, optimization, report) as plain:
+        opened = give_hierarchy(plain, reference)
+        hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+        _refuse_random(hierarchy, opened.name)
+        chosen = _choose(hierarchy, module)
+        with open_runner(opened, threads=0) as runner, open_reference(opened, reference, float64=float64) as held_to:
+            report("making inputs")
+            if held_to.model is not None:
+                drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)
+            else:
+                drawn = make_file_samples(runner, inputs, samples)
+            errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
+            check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
+            culprits = find_culprits(hierarchy, errors)
+            for culprit in culprits if dump is not None else ():
+                report(f"writing what reproduces '{culprit.id}'")
+                sample = drawn[culprit.introduced.sample]
+                again = SampleRun(runner, hierarchy, held_to.reference, sample, buffer=memory_limit)
+                again.observe()
+                dump_culprit(opened, again, culprit, Path(dump or ""))
+        return VerifyResult(
+            file=opened.name,
+            reference=held_to.name,
+            calls=tuple(_describe_calls(hierarchy, errors)),
+            culprits=culprits,
+            skipped=tuple(_describe_skipped(hierarchy, errors, chosen)),
+            outputs=tuple(errors.outputs.values()),
+            samples=len(drawn),
+            undisturbed=errors.undisturbed,
+            hierarchy=hierarchy,
+            notes=() if errors.undisturbed else (_DISTURBED,),
+        )
+
+
+def _refuse_random(hierarchy: Hierarchy, name: str) -> None:
+    drawing = next((node for node in hierarchy.nodes if node.op_type in RANDOM_OPS - {"Dropout"}), None)
+    if drawing is not None:
+        raise HieronnxError(
+            f"'{name}' draws random numbers (the {drawing.op_type} '{drawing.name or drawing.output}' of "
+            f"'{drawing.scope or 'the root'}'), so that no two runs agree; export the model with these numbers as an "
+            "input, or in eval mode"
+        )
+
+
+def _choose(hierarchy: Hierarchy, module: str | None) -> set[CallId]:
+    """Return the calls to look at: those that a pattern matches, and what is below them."""
+    if module is None:
+        return {call.id for call in hierarchy.calls}
+    return {below for call in hierarchy.select_calls(module) for below in hierarchy.tree.below(call)}
+
+
+@contextmanager
+def _optimized(model: ModelLike, level: Optimization, report: Callable[[str], None]) -> Iterator[OpenedModel]:
+    """Yield the model as it is, or what ONNX Runtime makes of it at a level."""
+    if level == "none":
+        yield open_model(model)
+        return
+    from hieronnx.tools.optimize import optimize
+
+    report(f"optimizing at level {level}")
+    with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        optimize(model, output=path, tool=f"ort-{level}")  # type: ignore[arg-type]  # it is one of three
+        yield open_model(path)
+
+
+def _run_samples(
+    runner: Runner,
+    hierarchy: Hierarchy,
+    reference: Reference,
+    samples: Sequence[Sample],
+    chosen: Collection[CallId],
+    buffer: int,
+    report: Callable[[str], None],
+) -> SampleErrors:
+    """Run samples one after the other; return the worst that was seen."""
+    worst = SampleErrors()
+    for number, sample in enumerate(samples):
+        report(f"sample {number + 1} of {len(samples)}")
+        worst.merge(SampleRun(runner, hierarchy, reference, sample, buffer=buffer).measure(chosen), number)
+    return worst
+
+
+# -- the result -------------------------------------------------------------------------------------------
+
+
+def _describe_calls(hierarchy: Hierarchy, errors: SampleErrors) -> Iterator[VerifiedCall]:
+    """Yield the calls that were compared, in the order in which they ran."""
+    for call in hierarchy.calls:
+        if (found := errors.calls.get(call.id)) is not None:
+            yield VerifiedCall(
+                module=call.id.module,
+                call=call.id.number,
+                tag=call.tag,
+                class_name=hierarchy.modules[call.id.module].class_name,
+                introduced=found.introduced.deviation,
+                accumulated=found.accumulated,
+                noise=found.introduced.relative_noise,
+                excess=found.introduced.excess,
+                verdict=found.introduced.verdict,
+            )
+
+
+def _describe_skipped(hierarchy: Hierarchy, errors: SampleErrors, chosen: Collection[CallId]) -> Iterator[SkippedCall]:
+    """Yield the calls that could not be compared on any sample."""
+    own = find_own(hierarchy)
+    for call in hierarchy.calls:
+        if call.id in chosen and call.id not in errors.calls:
+            reason = errors.skipped[call.id]
+            yield SkippedCall(call.id.module, call.id.number, call.tag, reason, call.id in own)

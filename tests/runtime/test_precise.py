@@ -1,0 +1,98 @@
+"""A coarse format undone, and weights moved by as much as it moves them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from hieronnx.runtime.precise import dither, find_unknown, make_precise
+
+WEIGHT = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+X = np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32)
+
+
+def run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": x})[0].astype(np.float64)
+
+
+def build(nodes: list[onnx.NodeProto], kind: int, **initializers: np.ndarray) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, [4, 8])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(array, name) for name, array in initializers.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def half() -> onnx.ModelProto:
+    return build([helper.make_node("MatMul", ["x", "w"], ["y"])], TensorProto.FLOAT16, w=WEIGHT.astype(np.float16))
+
+
+def dynamic() -> onnx.ModelProto:
+    scale = np.float32(np.abs(WEIGHT).max() / 127)
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z", "wz"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["sws"]),
+        helper.make_node("Mul", ["f", "sws"], ["y"]),
+    ]
+    quantized = np.round(WEIGHT / scale).astype(np.int8)
+    return build(nodes, TensorProto.FLOAT, w=quantized, ws=scale, wz=np.int8(0))
+
+
+def static() -> onnx.ModelProto:
+    scale = (np.abs(WEIGHT).max(0) / 127).astype(np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wd"], axis=1),
+        helper.make_node("MatMul", ["d", "wd"], ["y"]),
+    ]
+    quantized = np.round(WEIGHT / scale).astype(np.int8)
+    scales = {"xs": np.float32(np.abs(X).max() / 127), "xz": np.int8(0), "ws": scale, "wz": np.zeros(8, np.int8)}
+    return build(nodes, TensorProto.FLOAT, w=quantized, **scales)
+
+
+@pytest.mark.parametrize("make", [half, dynamic, static])
+def test_the_noise_is_as_large_as_the_error_that_the_format_makes(make: object) -> None:
+    assert callable(make)
+    model = make()
+    x = X.astype(np.float16) if make is half else X
+    precise = make_precise(model)
+    assert not find_unknown(precise)
+    actual, exact, moved = (run(m, x) for m in (model, precise, dither(precise, singles=False)))
+    error = np.sqrt(np.mean((actual - X.astype(np.float64) @ WEIGHT) ** 2))
+    noise = np.sqrt(np.mean((actual - exact) ** 2) + np.mean((moved - exact) ** 2))
+    assert error > 0
+    assert 0.3 < error / noise < 3
+
+
+def test_single_floats_are_moved_by_a_rounding_if_asked() -> None:
+    model = build([helper.make_node("MatMul", ["x", "w"], ["y"])], TensorProto.FLOAT, w=WEIGHT)
+    exact = run(model, X)
+    assert np.array_equal(run(dither(make_precise(model), singles=False), X), exact)
+    moved = run(dither(make_precise(model), singles=True), X)
+    assert 0 < np.abs(moved - exact).max() < 1e-5
+
+
+def test_a_bound_below_stays_one() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+    ]
+    model = build(nodes, TensorProto.FLOAT, s=np.float32(0.02), z=np.uint8(0))
+    assert run(dither(make_precise(model), singles=False), X).min() >= -0.011
+
+
+def test_what_cannot_be_undone_is_told() -> None:
+    node = helper.make_node("QAttention", ["x"], ["y"], domain="com.microsoft")
+    assert find_unknown(build([node], TensorProto.FLOAT)) == {"QAttention"}

@@ -15,8 +15,8 @@ _SLOW = {("base", "torch")}
 _TEXT = (
     "Every module call of a BERT with random weights compared, on inputs of 1 × 128 tokens. Load and run both: the "
     "model is read from a file of its weights and run in PyTorch, the ONNX file is loaded and run in ONNX Runtime, "
-    "once each. hieronnx: the same reading, and `hieronnx.verify`. torch: `torch.onnx.verification.verify_onnx_program` "
-    "with `compare_intermediates=True`, of the small one only, for it takes minutes; it compares the values whose names "
+    "once each. hieronnx: the same reading, and `hieronnx.verify`. torch: `verify_onnx_program` of its own, with "
+    "`compare_intermediates=True`, of the small one only, for it takes minutes; it compares the values whose names "
     "survived. The ratio is to loading and running both; the aim for hieronnx is 5 in time and 2 in memory."
 )
 

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
 from hieronnx.files.external import check_data
@@ -36,6 +37,7 @@ def sidecar_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}_hierarchy.json")
 
 
+@reads_files
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 

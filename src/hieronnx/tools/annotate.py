@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hieronnx.errors import InputError, check_known, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.external import check_data
 from hieronnx.files.opening import find_exporter, load, open_structure, sidecar_path
 from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
@@ -63,6 +64,7 @@ class AnnotateResult(WritingResult):
         return f"AnnotateResult(path={path!r}, strategy={self.strategy!r}, hierarchy={self.hierarchy!r})"
 
 
+@reads_files
 def annotate(
     model: ModelLike,
     reference: nn.Module,

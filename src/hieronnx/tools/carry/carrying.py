@@ -13,6 +13,7 @@ from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scope
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError, check_known
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, load, sidecar_path
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.files.writing import check_output, list_own_files, write
@@ -28,6 +29,7 @@ _MANY = 0.1
 _UNTOUCHED, _REWRITTEN, _INSERTED = "untouched", "rewritten", "inserted"
 
 
+@reads_files
 def carry(
     original: ModelLike,
     transformed: ModelLike,

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model
 from hieronnx.files.weights import find_inner_weights, find_weights
 from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
@@ -23,6 +24,7 @@ from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartI
 from hieronnx.tools.extract.source import Source, prepare
 
 
+@reads_files
 def extract(
     model: ModelLike, *targets: str, output: str | os.PathLike[str] | None = None, relative_names: bool = False
 ) -> ExtractResult:
@@ -48,6 +50,7 @@ def extract(
     return extractor.extract(extractor.hierarchy.find_call(targets[0]), output)
 
 
+@reads_files
 def extract_all(
     model: ModelLike,
     target: str,

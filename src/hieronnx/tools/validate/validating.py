@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Finding
 from hieronnx.files.document import summarize
 from hieronnx.files.metadata import PREFIX
@@ -89,6 +90,7 @@ class ValidateResult(Result):
         return f"ValidateResult({self.model!r}: {'passed' if self.passed else 'failed'}, {counts})"
 
 
+@reads_files
 def validate(
     model: ModelLike,
     *,

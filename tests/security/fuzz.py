@@ -380,6 +380,8 @@ def fuzz(seed: int, *, seconds: float = float("inf"), mutants: int | None = None
             shutil.copytree(original.parent, mutant)
             told = mutate(mutant, random_)
             for reader, cause in run_readers(mutant / "model.onnx", original, memory):
+                if cause not in report.causes:  # at once: a run may be long
+                    print(f"mutant {number}: {reader}: {cause}", file=sys.stderr, flush=True)
                 report.causes[cause] += 1
                 report.examples[cause].append(f"{reader}, mutant {number} of {original.parent.name}: {told}")
             report.mutants += 1

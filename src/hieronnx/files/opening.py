@@ -6,6 +6,7 @@ sidecar gets lost. What torch itself writes on nodes is less, and better than no
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -226,10 +227,21 @@ def read_sidecar(path: Path) -> Hierarchy:
         HieronnxError: If it is not a hierarchy that this version reads.
     """
     try:
-        content = path.read_bytes()
+        content = read_beside(path)
     except OSError as error:
         raise HieronnxError(f"cannot read '{path}': {error.strerror or error}") from error
     return _require_sound(*read_document(content, path.name), f"'{path}'")
+
+
+def read_beside(path: Path) -> bytes:
+    """Read a file that is where a sidecar should be.
+
+    Raises:
+        OSError: If it cannot be read, or is no regular file: a pipe or a device need not end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return path.read_bytes()
 
 
 def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:

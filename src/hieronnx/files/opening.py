@@ -39,6 +39,12 @@ def sidecar_path(model: Path) -> Path:
 
 
 @reads_files
+def find_beside(model: Path) -> Path:
+    """Return where the sidecar of a model file is: beside it, or, of a link that has none, beside what it links to."""
+    beside = sidecar_path(model)
+    return sidecar_path(model.resolve()) if model.is_symlink() and not os.path.lexists(beside) else beside
+
+
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 
@@ -121,7 +127,7 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
     inside = f"{dropped}; {CARRY}" if dropped else f"no metadata inside; {_REMEDY}"
     if path is None:
         raise HieronnxError(f"the model has no hierarchy: {inside}")
-    sidecar = sidecar_path(path)
+    sidecar = find_beside(path)
     other = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{other} and {inside}")
 
@@ -213,7 +219,7 @@ def _check_sound(model: onnx.ModelProto, name: str) -> None:
 
 def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:
     """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
-    sidecar = sidecar_path(model)
+    sidecar = find_beside(model)
     if not sidecar.is_file():
         return None
     keys, hierarchy = read_keys(), read_sidecar(sidecar)

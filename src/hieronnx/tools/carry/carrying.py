@@ -14,7 +14,7 @@ from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError, check_known
 from hieronnx.files.boundary import reads_files
-from hieronnx.files.opening import OpenedModel, load, sidecar_path
+from hieronnx.files.opening import OpenedModel, find_beside, load
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
@@ -111,7 +111,7 @@ def _write(
     hierarchy = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
     if embed or sidecar:
         hierarchy = load(output)
-    return replace(result, hierarchy=hierarchy, path=output, sidecar=sidecar_path(output) if sidecar else None)
+    return replace(result, hierarchy=hierarchy, path=output, sidecar=find_beside(output) if sidecar else None)
 
 
 # -- the hierarchy of the transformed graph ---------------------------------------------------------------

@@ -38,13 +38,13 @@ def sidecar_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}_hierarchy.json")
 
 
-@reads_files
 def find_beside(model: Path) -> Path:
     """Return where the sidecar of a model file is: beside it, or, of a link that has none, beside what it links to."""
     beside = sidecar_path(model)
     return sidecar_path(model.resolve()) if model.is_symlink() and not os.path.lexists(beside) else beside
 
 
+@reads_files
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 

@@ -269,3 +269,19 @@ def test_a_missing_extra_names_the_pip_command(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setitem(sys.modules, package, None)  # makes `import` fail as if it were not installed
     with pytest.raises(MissingExtraError, match=rf"pip install 'hieronnx\[{extra}\]'"):
         load_model("some/model")
+
+
+def test_what_is_beside_a_file_stands_in_for_nothing(tmp_path: Path) -> None:
+    """A neighbour is found; one with the name of a package is not, and afterwards the folder is unknown again."""
+    (tmp_path / "own_layers.py").write_text("from torch import nn\nclass Own(nn.Linear): pass\n")
+    (tmp_path / "json.py").write_text("raise RuntimeError('the wrong one')")
+    (tmp_path / "onnxscript.py").write_text("raise RuntimeError('the wrong one')")
+    (tmp_path / "own_net.py").write_text(
+        "import json\nimport onnxscript\nfrom own_layers import Own\n"
+        "def make():\n    import own_late\n    return own_late.Late(2, 2)\n"
+    )
+    (tmp_path / "own_late.py").write_text("from own_layers import Own\nclass Late(Own): pass\n")
+    before = list(sys.path)
+    model = load_model(f"{tmp_path / 'own_net.py'}:make")
+    assert type(model).__name__ == "Late"
+    assert sys.path == before

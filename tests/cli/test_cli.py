@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -582,3 +583,11 @@ def test_a_model_is_exported_in_eval_mode_unless_it_is_to_train(more_nets: None)
         result = run("export", "more.py:plain", "-o", "net.onnx", *options)
         assert (result.exit_code, result.stderr) == (0, "")
         assert ("Dropout" in [node.op_type for node in onnx.load("net.onnx").graph.node]) == dropped
+
+
+@pytest.mark.parametrize("size", ["99999999999999999999", "4000000000", "1000000,1000000"])
+def test_absurd_sizes_of_inputs_are_one_line(size: str, tmp_path: Path) -> None:
+    result = run("export", "demo", "-o", tmp_path / "m.onnx", "--input", f"input_ids=int64[{size}]")
+    assert result.exit_code == 2
+    told = r"error: input 'input_ids': shape .* has more than .* elements, .*; give smaller sizes\n"
+    assert re.fullmatch(told, result.stderr)

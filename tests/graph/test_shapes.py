@@ -66,7 +66,7 @@ def test_long_lists_of_numbers_are_not_followed() -> None:
     ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [1 << 22]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Add", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weight])
     model = ir.serde.deserialize_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]))
-    copy = _copy_structure(model, {})
+    copy, _ = _copy_structure(model, {})
     (held,) = (info for info in copy.graph.input if info.name == "w")
     assert [dim.WhichOneof("value") for dim in held.type.tensor_type.shape.dim] == [None]
     assert not copy.graph.initializer

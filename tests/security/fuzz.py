@@ -22,6 +22,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -366,7 +367,7 @@ class Report:
 def fuzz(seed: int, *, seconds: float = float("inf"), mutants: int | None = None, first: int = 0) -> Report:
     """Try mutants, each with a number from which it can be made again, until time or number is used up."""
     report, started = Report(), time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as name, suppress(KeyboardInterrupt):  # then tell what was found
         folder = Path(name)
         seeds = write_models(folder)
         _import_readers()
@@ -380,6 +381,8 @@ def fuzz(seed: int, *, seconds: float = float("inf"), mutants: int | None = None
             shutil.copytree(original.parent, mutant)
             told = mutate(mutant, random_)
             for reader, cause in run_readers(mutant / "model.onnx", original, memory):
+                if cause not in report.causes:  # at once: a run may be long
+                    print(f"mutant {number}: {reader}: {cause}", file=sys.stderr, flush=True)
                 report.causes[cause] += 1
                 report.examples[cause].append(f"{reader}, mutant {number} of {original.parent.name}: {told}")
             report.mutants += 1

@@ -9,29 +9,71 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import numpy_helper
+from torch import nn
 
 import hieronnx
+from hieronnx.cli import cli
+from hieronnx.cli.console import write_report
 from hieronnx.errors import ExportError
 from hieronnx.files.opening import open_model, sidecar_path
 from hieronnx.files.writing import write
 from support.annotated import annotated
+from support.exports import quiet
 
 NET = """<ir_version: 10, opset_import: ["" : 21]>
     net (float[2,300] x) => (float[2,4] y) { h = MatMul(x, w)  y = Add(h, b) }"""
 MOVING = ("replace", "rename", "link", "unlink", "rmdir")
 WRITERS: dict[str, Callable[[Path, Path], Any]] = {
+    "annotate": lambda new, output: hieronnx.annotate(new, Net(), output=output, strategy="usage_based"),
     "carry": lambda new, output: hieronnx.carry(new, new, output=output),
+    "carry without a sidecar": lambda new, output: hieronnx.carry(new, new, output=output, sidecar=False),
+    "carry without metadata": lambda new, output: hieronnx.carry(new, new, output=output, embed=False),
+    "export": lambda _, output: export(output),
+    "extract": lambda new, output: hieronnx.extract(new, "a", output=output),
     "optimize": lambda new, output: hieronnx.optimize(new, output=output, tool="ort-basic"),
     "quantize": lambda new, output: hieronnx.quantize(new, output=output, tool="fp16"),
-    "extract": lambda new, output: hieronnx.extract(new, "a", output=output),
     "validate": lambda new, _: hieronnx.validate(new, fix=True),
-    "without a sidecar": lambda new, output: hieronnx.carry(new, new, output=output, sidecar=False),
-    "without metadata": lambda new, output: hieronnx.carry(new, new, output=output, embed=False),
 }
+"""What each command that writes a model does, its name first."""
+REPORTS = {"analyze", "compare"}
+"""The commands that write a report and no model."""
+READ = {"baseline", "calibration", "input_specs", "inputs"}
+"""The options whose files are read."""
+
+
+class Net(nn.Module):
+    """Has the weights of the model in the file, named as there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.b = nn.Parameter(torch.ones(300, 4)), nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.w + self.b
+
+
+def export(output: Path) -> object:
+    with quiet():
+        return hieronnx.export(Net().eval(), (torch.ones(2, 300),), output, exporter="torchscript")
+
+
+def is_writer(command: click.Command) -> bool:
+    paths = (p for p in command.params if isinstance(p, click.Option) and isinstance(p.type, click.Path))
+    return any(p.name not in READ for p in paths) or any(p.name == "fix" for p in command.params)
+
+
+def test_every_command_that_writes_is_in_the_table() -> None:
+    writers = {name for name, command in cli.commands.items() if is_writer(command)}
+    # The demo is an export.
+    assert writers == {name.partition(" ")[0] for name in WRITERS} | REPORTS | {"demo"}, (
+        "add the command to WRITERS or REPORTS"
+    )
 
 
 def save(path: Path, seed: int) -> Path:
@@ -108,6 +150,17 @@ def test_whenever_a_writer_is_killed_a_whole_model_is_there(command: str, tmp_pa
             assert not [path for path in folder.iterdir() if path.name.startswith(".")]
         moment += 1
         killed += 1
+
+
+def test_whenever_a_report_is_killed_a_whole_one_is_there(tmp_path: Path) -> None:
+    path, moment = tmp_path / "report.md", 0
+    path.write_text("old")
+    while die_at(moment, lambda: write_report(path, "new")):
+        assert path.read_text() in ("old", "new")
+        moment += 1
+    assert path.read_text() == "new"
+    assert moment >= 2
+    assert [item.name for item in tmp_path.iterdir()] == ["report.md"]
 
 
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.long)])

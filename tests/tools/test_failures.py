@@ -193,6 +193,37 @@ def expect_failure(
 # -- when torch fails ---------------------------------------------------------------------------------------------
 
 
+class WritesBuffers(nn.Module):
+    """Writes buffers in every way that there is, then fails or not."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.fails = fails
+        for name in ("added", "replaced", "behind"):
+            self.register_buffer(name, torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.added.add_(1)
+        self.behind.data.add_(x.detach().sum())
+        self.replaced = self.replaced + 1
+        y = x + self.added + self.replaced
+        return torch.fft.fftn(y).real if self.fails and bool(x.sum() > 0) else y
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("exporter", ALL)
+def test_buffers_are_as_they_were(exporter: str, fails: bool, tmp_path: Path) -> None:
+    model = WritesBuffers(fails=fails).eval()
+    before = {name: (id(buffer), buffer.tolist()) for name, buffer in model.named_buffers()}
+    try:
+        export(model, tmp_path / "m.onnx", exporter=exporter)
+    except ExportError:
+        assert fails or exporter == "dynamo"
+    else:
+        assert not fails
+    assert {name: (id(buffer), buffer.tolist()) for name, buffer in model.named_buffers()} == before
+
+
 @pytest.mark.parametrize("exporter", ALL)
 def test_a_forward_that_raises_leaves_nothing_behind(exporter: str, tmp_path: Path) -> None:
     message = expect_failure(Raises(), tmp_path / "m.onnx", exporter=exporter)

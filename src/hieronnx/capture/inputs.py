@@ -12,7 +12,7 @@ from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hieronnx.capture.load import load_reference
+from hieronnx.capture.load import load_reference, neighbours
 from hieronnx.capture.specs import InputSpec, Limits, Parameters, draw_all, required, suggest
 from hieronnx.errors import InputError, describe_error
 
@@ -85,7 +85,8 @@ def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[
     if not callable(maker):
         raise InputError(f"'{reference}' is a {type(maker).__name__}; expected a function that returns the inputs")
     try:
-        made = maker(model) if required(inspect.signature(maker).parameters) else maker()
+        with neighbours(reference):
+            made = maker(model) if required(inspect.signature(maker).parameters) else maker()
     except Exception as error:
         raise InputError(f"'{reference}' raised {describe_error(error)}") from error
     made = (made,) if isinstance(made, Tensor) else made

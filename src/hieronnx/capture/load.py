@@ -9,7 +9,8 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -31,7 +32,8 @@ def load_model(
 ) -> nn.Module:
     """Return the model that a target names; one that is built here is in eval mode.
 
-    The current directory becomes importable, as with `python -m`, and stays so: models import late too.
+    For `package.module:object` the current directory becomes importable, as with `python -m`, and stays so: models
+    import late too. Beside a file is looked only while it is imported and the model built, after all else.
 
     Args:
         target: `demo`, `package.module:object`, `file.py:object`, a Hugging Face folder or a hub id. The
@@ -50,7 +52,8 @@ def load_model(
 
         return build_demo()
     if _is_reference(target):
-        return _build(load_reference(target), target)
+        with neighbours(target):  # what builds a model may import late
+            return _build(load_reference(target), target)
     return _load_pretrained(target, trust_remote_code, auto_class, use_cache)
 
 
@@ -128,7 +131,8 @@ def load_reference(target: str) -> Any:
     """
     check_reference(target)
     reference, _, name = target.rpartition(":")
-    value: Any = _import_file(Path(reference)) if reference.endswith(".py") else _import_module(reference)
+    with neighbours(target):
+        value: Any = _import_file(Path(reference)) if reference.endswith(".py") else _import_module(reference)
     for part in name.split("."):
         try:
             value = getattr(value, part)
@@ -154,7 +158,6 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     path = path.expanduser().resolve()
-    _make_importable(str(path.parent))  # as `python file.py` does, so that it finds its neighbours
     imported = sys.modules.get(path.stem)
     if imported is not None and getattr(imported, "__file__", None) == str(path):
         return imported
@@ -172,6 +175,22 @@ def _import_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise TargetError(f"importing '{path}' failed: {describe_error(error)}") from error
     return module
+
+
+@contextmanager
+def neighbours(target: str) -> Iterator[None]:
+    """Let what is beside a file be imported, for a target that names one; last, so that it stands in for nothing."""
+    reference = target.rpartition(":")[0]
+    folder = str(Path(reference).expanduser().resolve().parent)
+    if not reference.endswith(".py") or folder in sys.path:
+        yield
+        return
+    sys.path.append(folder)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # whoever took it out
+            sys.path.remove(folder)
 
 
 def _make_importable(folder: str) -> None:

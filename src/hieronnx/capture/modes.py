@@ -18,17 +18,37 @@ _LOG = logging.getLogger("hieronnx")
 
 @contextmanager
 def undisturbed(model: nn.Module, *, train: bool) -> Iterator[None]:
-    """Export alone, in training mode if asked to; leave that mode and the random state as they were in any case."""
+    """Export alone, in training mode if asked to; leave mode, buffers and the random state as they were in any case."""
     modes = [(m, m.training) for m in model.modules() if hasattr(m, "training")]  # TorchScript that is frozen has none
     devices = list(range(torch.cuda.device_count()))
     try:
         if train and not getattr(model, "training", True):
             model.train()
-        with EXCLUSIVE, torch.random.fork_rng(devices=devices):
+        with EXCLUSIVE, torch.random.fork_rng(devices=devices), _kept_buffers(model):
             yield
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Put back what `forward` writes into buffers, in place or by a new tensor."""
+    held = (buffer for buffer in model.buffers() if buffer.layout is torch.strided and not buffer.is_meta)
+    copies = [(buffer, buffer.detach().clone()) for buffer in held]
+    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    tables = [(module._buffers, dict(module._buffers)) for module in modules]
+    try:
+        yield
+    finally:
+        for table, buffers in tables:
+            if any(table.get(name) is not buffer for name, buffer in buffers.items()) or table.keys() != buffers.keys():
+                table.clear()
+                table.update(buffers)
+        for buffer, copy in copies:
+            with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                if not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
 
 
 def settle_mode(request: ExportRequest, exporter: str, *, train: bool) -> bool:

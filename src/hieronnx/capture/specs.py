@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Parameters: TypeAlias = Mapping[str, inspect.Parameter]
 
 DTYPES = ("float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+MOST_ELEMENTS = 2**31
+"""How large an example may be: larger than any model takes, and small enough to be made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class InputSpec:
             ids where the model says how many there are, else 0 or 1.
 
     Raises:
-        InputError: the dtype is unknown, a size is negative or the range is empty.
+        InputError: the dtype is unknown, a size is negative, the sizes are absurd or the range is empty.
     """
 
     name: str
@@ -45,6 +48,11 @@ class InputSpec:
             raise InputError(f"input '{self.name}': unknown dtype '{self.dtype}'{hint}")
         if any(size < 0 for size in self.shape):
             raise InputError(f"input '{self.name}': shape {list(self.shape)} has a negative size")
+        if math.prod(self.shape) > MOST_ELEMENTS:
+            raise InputError(
+                f"input '{self.name}': shape {list(self.shape)} has more than {MOST_ELEMENTS:,} elements, more than an "
+                "example may have; give smaller sizes"
+            )
         if self.range is not None and self.range[0] > self.range[1]:
             raise InputError(f"input '{self.name}': range {list(self.range)} must be [lowest, highest]")
 

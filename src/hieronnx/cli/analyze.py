@@ -83,6 +83,7 @@ def analyze_command(
     from hieronnx.cli.syntax import parse_dim, parse_threshold
     from hieronnx.errors import InputError
     from hieronnx.report.analysis import analysis_to_csv, analysis_to_markdown, render_analysis, render_totals
+    from hieronnx.report.names import clean_name
     from hieronnx.tools.analyze.counting import analyze
 
     if as_json and as_csv:
@@ -102,5 +103,5 @@ def analyze_command(
     elif quiet:
         print_text(render_totals(result, colour=use_colour()))
     else:
-        written = "\n".join(f"wrote {path}" for path in (modules_json, markdown) if path is not None)
+        written = "\n".join(f"wrote {clean_name(str(path))}" for path in (modules_json, markdown) if path is not None)
         print_text(render_analysis(result, colour=use_colour(), **shown), written)

@@ -49,7 +49,7 @@ class Commands(click.Group):
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):  # click turns most of the one into the other
             click.echo("interrupted", err=True)
             sys.exit(_INTERRUPTED)
         except click.ClickException as error:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hieronnx.cli.console import print_text, use_colour, working
-
-if TYPE_CHECKING:
-    pass
+from hieronnx.report.names import clean_line
 
 
 @click.command("demo")
@@ -53,7 +50,7 @@ def demo_command(debug: bool, output: Path) -> None:
 
 
 def _suggest_next(path: Path) -> str:
-    name = shlex.quote(str(path))
+    name = clean_line(shlex.quote(str(path)))
     commands = {
         f"hieronnx tree {name} '*Attention' --nodes": "the nodes of each attention",
         f"hieronnx tree {name} --all": "calls inside torch.nn too",

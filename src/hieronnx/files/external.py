@@ -7,6 +7,7 @@ whatever way it leads there: an absolute path, `..`, a symbolic link. onnx and O
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -90,3 +91,15 @@ def check_data(model: str | os.PathLike[str], *, needed: bool = True) -> None:
         file = look_up(path.parent, location, path)
         if needed or not file.missing:
             require_sound(file, f"the weights of '{path}'")
+
+
+def copy_data(model: Path, folder: Path) -> None:
+    """Copy a file's external data into another folder, where it is found under the same locations.
+
+    Raises:
+        HieronnxError: If some is not there, or must not be opened.
+    """
+    for location in sorted(read_locations(model)):
+        source, target = find_data_file(model, location).path, folder / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)  # not as a link: onnx refuses these

@@ -6,6 +6,7 @@ sidecar gets lost. What torch itself writes on nodes is less, and better than no
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Claim, Finding, check_claim
 from hieronnx.files.document import read_document
 from hieronnx.files.external import check_data
@@ -36,6 +38,13 @@ def sidecar_path(model: Path) -> Path:
     return model.with_name(f"{model.stem}_hierarchy.json")
 
 
+def find_beside(model: Path) -> Path:
+    """Return where the sidecar of a model file is: beside it, or, of a link that has none, beside what it links to."""
+    beside = sidecar_path(model)
+    return sidecar_path(model.resolve()) if model.is_symlink() and not os.path.lexists(beside) else beside
+
+
+@reads_files
 def load(path: str | Path) -> Hierarchy:
     """Read the hierarchy of an ONNX file: from its sidecar if that is of this file, else from the metadata inside.
 
@@ -118,7 +127,7 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
     inside = f"{dropped}; {CARRY}" if dropped else f"no metadata inside; {_REMEDY}"
     if path is None:
         raise HieronnxError(f"the model has no hierarchy: {inside}")
-    sidecar = sidecar_path(path)
+    sidecar = find_beside(path)
     other = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{other} and {inside}")
 
@@ -210,7 +219,7 @@ def _check_sound(model: onnx.ModelProto, name: str) -> None:
 
 def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:
     """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
-    sidecar = sidecar_path(model)
+    sidecar = find_beside(model)
     if not sidecar.is_file():
         return None
     keys, hierarchy = read_keys(), read_sidecar(sidecar)
@@ -224,10 +233,21 @@ def read_sidecar(path: Path) -> Hierarchy:
         HieronnxError: If it is not a hierarchy that this version reads.
     """
     try:
-        content = path.read_bytes()
+        content = read_beside(path)
     except OSError as error:
         raise HieronnxError(f"cannot read '{path}': {error.strerror or error}") from error
     return _require_sound(*read_document(content, path.name), f"'{path}'")
+
+
+def read_beside(path: Path) -> bytes:
+    """Read a file that is where a sidecar should be.
+
+    Raises:
+        OSError: If it cannot be read, or is no regular file: a pipe or a device need not end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "it is no regular file")
+    return path.read_bytes()
 
 
 def read_embedded(model: ir.Model, file: str) -> Hierarchy | None:

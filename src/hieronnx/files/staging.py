@@ -90,6 +90,30 @@ def staging(output: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def new_files(folder: Path) -> Iterator[None]:
+    """Make a folder for several files; if they cannot all be written, those that are new go, and so does the folder.
+
+    Raises:
+        HieronnxError: If it cannot be made.
+    """
+    try:
+        above = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        before = set(folder.iterdir())
+    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise HieronnxError(f"cannot make the folder '{folder}': {reason}") from error
+    try:
+        yield
+    except BaseException:
+        for path in set(folder.iterdir()) - before:
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        for path in above:
+            path.rmdir()
+        raise
+
+
 def move_into_place(staged: Path, output: Path, *, kept: Collection[Path] = (), keep_sidecar: bool = False) -> None:
     """Put what was staged beside the output: data first, under names that are free, then the sidecar, the model last.
 

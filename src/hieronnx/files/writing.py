@@ -22,7 +22,7 @@ from hieronnx.files.external import find_data_file
 from hieronnx.files.metadata import embed_in_nodes, embedded_model_metadata
 from hieronnx.files.opening import reading_graph, sidecar_path
 from hieronnx.files.splice import Chunk, framed, write_annotated
-from hieronnx.files.staging import check_place, check_sidecar, data_name, move_into_place, staging
+from hieronnx.files.staging import check_place, check_sidecar, data_name, is_sidecar, move_into_place, staging
 from hieronnx.files.weights import InnerWeight, Weight, walk_external_tensors
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
@@ -101,6 +101,8 @@ def write(
                 seen = view or view_model(ir.serde.deserialize_model(skeleton), content=lambda _, name: name)
             sidecar_path(staged).write_bytes(encode_sidecar(described, seen))
         move_into_place(staged, target, kept=kept, keep_sidecar=sidecar is None)
+    if target != Path(output) and sidecar is not None and is_sidecar(stale := sidecar_path(Path(output))):
+        stale.unlink()  # beside a link; the new one is beside the file, or there is to be none
     return described
 
 

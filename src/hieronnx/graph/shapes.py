@@ -7,23 +7,29 @@ computed, for onnx's inference follows only some of such numbers.
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from hieronnx.errors import HieronnxError
+from hieronnx.graph.growth import LONGEST_SHAPE, MOST_NUMBERS, check_growth
 from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
-from hieronnx.graph.walks import node_bodies, proto_bodies, walk_nodes
+from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bodies, walk_nodes
 
-_LONGEST_SHAPE = 1 << 18
+_LOG = logging.getLogger("hieronnx")
 # What exporters compute with sizes and axes, which are short lists of whole numbers.
 _FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS | {"Abs", "Range"}) - {"Div", "Floor"}
 _MOST_NUMBERS = 16
+_MOST_COMPUTED = _MOST_NUMBERS**3  # by a Where, of three lists that are spread out along axes of their own
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 
 
@@ -41,19 +47,27 @@ def infer_types(
         HieronnxError: If it cannot be done, with onnx's reason.
     """
     try:
-        copy = _copy_structure(model, dims)
+        copy, literals = _copy_structure(model, dims)
         for info in (*copy.graph.value_info, *copy.graph.output):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.dim_param and not keep(dim.dim_param):
                     dim.Clear()
-        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+        follow = check_growth(copy, literals)
+        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=follow)
+        if not follow and check_growth(inferred, literals):  # with these types it is known to be few numbers
+            inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
+        elif not follow:
+            _LOG.warning("lists of more than %s numbers are computed with: sizes are not followed there", MOST_NUMBERS)
     except (ir.serde.SerdeError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, LookupError) as error:
         raise HieronnxError(f"the shapes that the file lacks cannot be inferred: {error}") from error
     return dict(_read_types(model.graph, inferred.graph))
 
 
-def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto:
-    """Copy a model: of its initializers the smallest have contents, and the others are inputs, for only types count."""
+def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+    """Copy a model: of its initializers the smallest have contents, and the others are inputs, for only types count.
+
+    Also return the literals in it.
+    """
     copy = onnx.ModelProto(ir_version=model.ir_version)
     # A node of a domain that the file does not name would end the inference.
     domains = dict.fromkeys((node.domain for _, node in walk_nodes(model)), 1)
@@ -64,7 +78,8 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto
     graph.name = "main"
     graph.input.extend(map(ir.serde.serialize_value, model.graph.inputs))
     graph.output.extend(map(ir.serde.serialize_value, model.graph.outputs))
-    graph.input.extend(_as_input(v) for v in initializers if not v.is_graph_input() and not _is_small(v))
+    large = (v for v in initializers if not v.is_graph_input() and not _is_small(v))
+    graph.input.extend(map(ir.serde.serialize_value, large))
     # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
     fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < _DEFAULTS_SINCE)
     for value in filter(_is_small, fixed):
@@ -75,12 +90,13 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> onnx.ModelProto
     graph.node.extend(made for node in model.graph for made in _replace_node(ir.serde.serialize_node(node), matrices))
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
     graph.value_info.extend(map(ir.serde.serialize_value, typed))
-    _fold_literals(graph, model.opset_imports)
+    _hide_long_lists(graph)
+    literals = _fold_literals(graph, model.opset_imports)
     for info in (*graph.input, *graph.output, *graph.value_info) if dims else ():
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
-    return copy
+    return copy, literals
 
 
 def _is_small(value: ir.Value) -> bool:
@@ -90,16 +106,16 @@ def _is_small(value: ir.Value) -> bool:
     return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED) and tensor.nbytes <= SMALL_TENSOR_BYTES
 
 
-def _as_input(value: ir.Value) -> onnx.ValueInfoProto:
-    """Return an initializer as an input; a long list of numbers without its length.
+def _hide_long_lists(graph: onnx.GraphProto) -> None:
+    """Hide how long lists of numbers are that are no shapes, in bodies too.
 
     Inference takes every such list for a shape whose sizes it must follow, at hundreds of bytes each.
     """
-    info = ir.serde.serialize_value(value)
-    shape = info.type.tensor_type.shape
-    if len(shape.dim) == 1 and shape.dim[0].dim_value > _LONGEST_SHAPE:
-        shape.dim[0].Clear()
-    return info
+    for _, part in walk_bodies(graph):
+        for info in (*part.input, *part.output, *part.value_info):
+            sizes = info.type.tensor_type.shape.dim
+            if len(sizes) == 1 and sizes[0].dim_value > LONGEST_SHAPE:
+                sizes[0].Clear()
 
 
 def _read_types(graph: ir.Graph, inferred: onnx.GraphProto) -> Iterator[tuple[ir.Value, onnx.ValueInfoProto]]:
@@ -118,23 +134,49 @@ def _read_types(graph: ir.Graph, inferred: onnx.GraphProto) -> Iterator[tuple[ir
 # -- computing with literals ------------------------------------------------------------------------------
 
 
-def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
-    """Replace the nodes of a graph that compute a few whole numbers of others, all of them known, by their results."""
+def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
+    """Replace the nodes of a graph that compute a few whole numbers of others, all of them known, by their results.
+
+    Return all that are known.
+    """
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if _is_short(tensor)}
     for node in graph.node:
         if node.op_type == "Constant" and not node.domain:
             tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
             arrays.update((node.output[0], numpy_helper.to_array(t)) for t in tensors if _is_short(t))
         elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
-            from onnx.reference import ReferenceEvaluator
-
-            evaluator = ReferenceEvaluator(node, opsets=dict(opsets))
-            with np.errstate(all="ignore"):
-                (computed,) = evaluator.run(None, {name: arrays[name] for name in node.input if name})
-            result = np.asarray(computed)
-            if result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
+            result = _compute(node, opsets, [arrays[name] if name else None for name in node.input])
+            if result is not None and result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
                 arrays[node.output[0]] = result
                 node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
+    return arrays
+
+
+def _compute(
+    node: onnx.NodeProto, opsets: Mapping[str, int], given: Sequence[npt.NDArray[Any] | None]
+) -> npt.NDArray[Any] | None:
+    """Compute what a node makes of literals; None where that is more than a few numbers, or cannot be computed."""
+    from onnx.reference import ReferenceEvaluator
+
+    sizes = [array.size for array in given if array is not None]
+    spread = sum(sizes) if node.op_type == "Concat" else math.prod(sizes)
+    if spread > _MOST_COMPUTED or (node.op_type == "Range" and _measure_range(given) > _MOST_NUMBERS):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            feeds = {name: array for name, array in zip(node.input, given, strict=True) if name}
+            (computed,) = ReferenceEvaluator(node, opsets=dict(opsets)).run(None, feeds)
+    except Exception as error:  # of any class: it is made for sound nodes
+        raise ValueError(f"'{first_name(node.output)}' cannot be computed: {error}") from error
+    return np.asarray(computed)
+
+
+def _measure_range(given: Sequence[npt.NDArray[Any] | None]) -> float:
+    """Return how many numbers a Range gives; infinitely many where it has no end."""
+    if len(given) != 3 or any(array is None or array.size != 1 for array in given):
+        return math.inf
+    start, limit, step = (int(array.item()) for array in given if array is not None)
+    return math.inf if step == 0 else (limit - start) / step
 
 
 def _is_short(tensor: onnx.TensorProto) -> bool:

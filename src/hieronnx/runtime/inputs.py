@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.wire import read_skeleton
 
 Feeds: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
@@ -40,6 +41,7 @@ class FileInput:
         return any(not isinstance(size, int) for size in self.shape or ())
 
 
+@reads_files
 def read_inputs(model: Path) -> tuple[FileInput, ...]:
     """Read what a file must be given."""
     return describe_inputs(read_skeleton(model).graph)

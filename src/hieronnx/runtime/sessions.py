@@ -23,6 +23,7 @@ import onnx_ir as ir
 from hieronnx.errors import HieronnxError, describe_error, require
 from hieronnx.files.external import check_data
 from hieronnx.files.opening import OpenedModel
+from hieronnx.files.weights import Span
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
 from hieronnx.runtime.inputs import FileInput, describe_inputs
@@ -212,9 +213,7 @@ def _refer(path: Path) -> onnx.ModelProto:
                 tensor.external_data.add(key=key, value=str(value))
         else:
             located = located or locate_initializers(path)
-            with path.open("rb") as file:
-                file.seek(located[tensor.name][0])
-                tensor.ParseFromString(file.read(located[tensor.name][1]))
+            tensor.ParseFromString(Span(path, *located[tensor.name]).read())
     return model
 
 

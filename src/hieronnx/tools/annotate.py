@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hieronnx.errors import InputError, check_known, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.external import check_data
-from hieronnx.files.opening import find_exporter, load, open_structure, sidecar_path
+from hieronnx.files.opening import find_beside, find_exporter, load, open_structure
 from hieronnx.files.writing import check_output, is_same_file, list_own_files, write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -63,6 +64,7 @@ class AnnotateResult(WritingResult):
         return f"AnnotateResult(path={path!r}, strategy={self.strategy!r}, hierarchy={self.hierarchy!r})"
 
 
+@reads_files
 def annotate(
     model: ModelLike,
     reference: nn.Module,
@@ -135,7 +137,7 @@ def annotate(
         report("writing")
         path = Path(output)
         write(model, hierarchy, path, exporter=find_exporter(model), embed=embed, sidecar=sidecar)
-        beside = sidecar_path(path) if sidecar else None
+        beside = find_beside(path) if sidecar else None
         hierarchy = load(path) if embed or sidecar else hierarchy
     return AnnotateResult(
         path=path,

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import ClassVar
 
 from hieronnx.errors import InputError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike, View
@@ -62,6 +63,7 @@ class LocateResult(Result):
         return f"LocateResult({self.name!r}: {calls or 'no nodes'})"
 
 
+@reads_files
 def locate(model: ModelLike, name: str) -> LocateResult:
     """Find the module calls of a node or a tensor by its name, in bodies and functions too.
 

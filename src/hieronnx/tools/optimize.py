@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from hieronnx.errors import ExportError, check_known, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.staging import data_name
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -21,6 +22,7 @@ Optimizer: TypeAlias = Literal["ort-basic", "ort-extended", "ort-all", "onnxsim"
 _FATAL_ONLY = 4
 
 
+@reads_files
 def optimize(
     model: ModelLike,
     *,

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import InputError, check_known, list_some, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.staging import data_name
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
@@ -32,6 +33,7 @@ Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
 
+@reads_files
 def quantize(
     model: ModelLike,
     *,

@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 import onnx
 
 from hieronnx.errors import ExportError, describe_error, writing
-from hieronnx.files.external import check_data, find_data_file
+from hieronnx.files.external import check_data, copy_data
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.files.staging import data_name, staging
-from hieronnx.files.wire import find_locations, read_locations
+from hieronnx.files.wire import read_locations
 from hieronnx.files.writing import check_output, list_own_files, serialize
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
@@ -128,10 +128,7 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     """
     model = onnx.load(source, load_external_data=False)
     folder.mkdir()
-    for location in sorted(find_locations(model)):
-        target = folder / location
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(find_data_file(source, location).path, target)  # onnx refuses links
+    copy_data(source, folder)
     initializers = {tensor.name for tensor in model.graph.initializer}
     declared = [value for value in model.graph.value_info if value.name not in initializers]
     del model.graph.value_info[:]

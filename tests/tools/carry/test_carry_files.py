@@ -27,6 +27,7 @@ from hieronnx.tools.optimize import OPTIMIZERS
 from support.annotated import annotated
 from support.cli import run
 from support.exports import export_ours, shared_folder
+from support.layered import write_layered
 
 MODELS = [("bert", "dynamo"), ("bert", "torchscript"), ("gpt2", "torchscript"), ("conv_batch_norm_residual", "dynamo")]
 MORE = ["conv_batch_norm_bottlenecks", "gru_bidirectional", "called_in_loop", "tied_weights", "cond", "nested_cond"]
@@ -432,3 +433,21 @@ def test_a_model_that_onnx_cut_out_is_told_alike_by_all_and_carried(exporter: st
     assert not carried.nodes_in("encoder.layer.1")
     assert hieronnx.validate(cut).passed
     assert run("tree", cut).exit_code == 0
+
+
+@pytest.mark.parametrize("forms", [{}, {"embed": False}, {"sidecar": False}], ids=str)
+def test_carrying_in_place_through_a_link_writes_the_file_behind_it(forms: dict[str, bool], tmp_path: Path) -> None:
+    original = write_layered(tmp_path / "original.onnx")
+    real = write_layered(tmp_path / "real.onnx", embed=False, sidecar=False)
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link.onnx"
+    link.symlink_to(real)
+    shutil.copy(sidecar_path(original), sidecar_path(link))  # an older one
+    result = hieronnx.carry(original, link, output=link, **forms)
+    assert link.is_symlink()
+    assert result.hierarchy.coverage() == 1.0
+    assert result.sidecar == (sidecar_path(real) if forms.get("sidecar", True) else None)
+    assert not sidecar_path(link).exists()
+    for path in (link, real):
+        assert load(path).strategy == "carried"
+        assert hieronnx.validate(path).passed

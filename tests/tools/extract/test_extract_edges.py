@@ -359,7 +359,7 @@ def test_all_outputs_are_checked_before_the_first_is_written(chain: Path) -> Non
 def test_names_too_long_for_a_file_are_told_before_anything_is_written(chain: Path) -> None:
     onnx.save(annotated(CHAIN, ["a", "b" * 300]), "model.onnx")
     assert "File name too long" in refusal("[ab]*", "--all", "parts")
-    assert list((chain / "parts").iterdir()) == []
+    assert not (chain / "parts").exists()
 
 
 def test_an_unknown_exporter_is_left_out_of_the_heading(chain: Path) -> None:

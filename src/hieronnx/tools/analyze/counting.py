@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, check_known, list_some
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.building import view_model
@@ -26,6 +27,7 @@ from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, Category
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
 
 
+@reads_files
 def analyze(
     model: ModelLike,
     *,

@@ -13,7 +13,8 @@ from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scope
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.errors import InputError, check_known
-from hieronnx.files.opening import OpenedModel, load, sidecar_path
+from hieronnx.files.boundary import reads_files
+from hieronnx.files.opening import OpenedModel, find_beside, load
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.files.writing import check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike, View
@@ -28,6 +29,7 @@ _MANY = 0.1
 _UNTOUCHED, _REWRITTEN, _INSERTED = "untouched", "rewritten", "inserted"
 
 
+@reads_files
 def carry(
     original: ModelLike,
     transformed: ModelLike,
@@ -109,7 +111,7 @@ def _write(
     hierarchy = write(model, result.hierarchy, output, embed=embed, sidecar=sidecar, temporary=temporary, view=view)
     if embed or sidecar:
         hierarchy = load(output)
-    return replace(result, hierarchy=hierarchy, path=output, sidecar=sidecar_path(output) if sidecar else None)
+    return replace(result, hierarchy=hierarchy, path=output, sidecar=find_beside(output) if sidecar else None)
 
 
 # -- the hierarchy of the transformed graph ---------------------------------------------------------------

@@ -10,6 +10,7 @@ from itertools import product
 from typing import TypeAlias
 
 from hieronnx.attribute.carried import carry_scopes, read_scopes
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, load_ir_model, open_model
 from hieronnx.graph.values import Interner
 from hieronnx.graph.view import ModelLike, View
@@ -36,6 +37,7 @@ _PREFERENCES = (
 )
 
 
+@reads_files
 def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = False) -> CompareResult:
     """Compare two ONNX models.
 

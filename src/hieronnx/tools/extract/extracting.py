@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model
+from hieronnx.files.staging import new_files
 from hieronnx.files.weights import find_inner_weights, find_weights
 from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
 from hieronnx.graph.view import ModelLike
@@ -23,6 +26,7 @@ from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartI
 from hieronnx.tools.extract.source import Source, prepare
 
 
+@reads_files
 def extract(
     model: ModelLike, *targets: str, output: str | os.PathLike[str] | None = None, relative_names: bool = False
 ) -> ExtractResult:
@@ -48,6 +52,7 @@ def extract(
     return extractor.extract(extractor.hierarchy.find_call(targets[0]), output)
 
 
+@reads_files
 def extract_all(
     model: ModelLike,
     target: str,
@@ -81,20 +86,13 @@ def extract_all(
         raise HieronnxError(f"none of the {len(calls)} calls that '{target}' matches has nodes; {empty[calls[0]]}")
     for line in empty.values():
         skipped(line)
-    _make_folder(Path(folder))
-    full = [call for call in calls if call not in empty]
-    outputs = [Path(folder) / f"{_file_stem(call, hierarchy)}.onnx" for call in full]
-    for output in outputs:
-        check_output(output, extractor.files)
-    return [extractor.extract(call, output) for call, output in zip(full, outputs, strict=True)]
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise HieronnxError(f"cannot make the folder '{folder}': {reason}") from error
+    # All that can be wrong with the model shows before anything is written.
+    parts = [extractor.cut(call) for call in calls if call not in empty]
+    with new_files(Path(folder)):
+        outputs = [Path(folder) / f"{_file_stem(part.call, hierarchy)}.onnx" for part in parts]
+        for output in outputs:
+            check_output(output, extractor.files)
+        return [extractor.finish(part, output) for part, output in zip(parts, outputs, strict=True)]
 
 
 def _file_stem(call: Call, hierarchy: Hierarchy) -> str:
@@ -123,11 +121,19 @@ class Extractor:
         Raises:
             HieronnxError: If the file has no node of it, or a file is missing or in the way.
         """
+        if output is not None:
+            check_output(Path(output), self.files)
+        return self.finish(self.cut(call), output)
+
+    def cut(self, call: Call) -> _Cut:
+        """Cut one call out, without reading its weights.
+
+        Raises:
+            HieronnxError: If the file has no node of it, or a file of weights is missing.
+        """
         source, part = self.source, self.find(call.id)
         if part is None:
             raise HieronnxError(explain_no_nodes(self.hierarchy, call.id))
-        if output is not None:
-            check_output(Path(output), self.files)
         model = build_model(source, part, self._types)
         rebased = rebase_calls(self.hierarchy, call.id)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
@@ -136,11 +142,28 @@ class Extractor:
         initializers = (source.values[tensor] for tensor in part.initializers)
         weights = find_weights(source.opened, initializers, source.located, names)
         pieces = ModelPieces(model, weights, find_inner_weights(source.opened, model), frozenset(self.files))
-        hierarchy = rebase_hierarchy(source, part, rebased, names)
+        return _Cut(call, part, pieces, rebase_hierarchy(source, part, rebased, names))
+
+    def finish(self, cut: _Cut, output: str | os.PathLike[str] | None) -> ExtractResult:
+        """Write what was cut out, or put it together in memory.
+
+        Raises:
+            HieronnxError: If it cannot be written.
+        """
         if output is None:
-            return _make_result(source, part, call, hierarchy, assemble(pieces, hierarchy))
-        described = write(pieces, hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
-        return _make_result(source, part, call, described, Path(output))
+            model = assemble(cut.pieces, cut.hierarchy)
+            return _make_result(self.source, cut.part, cut.call, cut.hierarchy, model)
+        described = write(cut.pieces, cut.hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
+        return _make_result(self.source, cut.part, cut.call, described, Path(output))
+
+
+class _Cut(NamedTuple):
+    """A part that is ready to be written."""
+
+    call: Call
+    part: Part
+    pieces: ModelPieces
+    hierarchy: Hierarchy
 
 
 def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from hieronnx.errors import InputError
 from hieronnx.files.claims import RESTORE, Claim, Finding, call_place, check_claim, node_place
 from hieronnx.files.document import CallEntry, Document, describe_file, read_document
 from hieronnx.files.metadata import MODEL_KEYS, NODE_KEYS, PREFIX, read_metadata
-from hieronnx.files.opening import deserialize, reading_graph, sidecar_path
+from hieronnx.files.opening import deserialize, find_beside, read_beside, reading_graph
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import walk_nodes
@@ -88,11 +88,11 @@ def read_graph(skeleton: onnx.ModelProto, name: str) -> tuple[ir.Model, View]:
 
 def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form | None:
     """Read the sidecar of a model file, of which view and skeleton are given; None if there is none."""
-    beside = sidecar_path(path)
+    beside = find_beside(path)
     if not beside.exists():
         return None
     try:
-        content = beside.read_bytes()
+        content = read_beside(beside)
         raw = msgspec.json.decode(content)  # also what no field of ours holds must be JSON
     except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror or error if isinstance(error, OSError) else error

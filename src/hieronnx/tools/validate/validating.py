@@ -12,10 +12,11 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Finding
 from hieronnx.files.document import summarize
 from hieronnx.files.metadata import PREFIX
-from hieronnx.files.opening import load_ir_model, read_structure, require_file, sidecar_path
+from hieronnx.files.opening import deserialize, load_ir_model, read_structure, require_file, sidecar_path
 from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
@@ -89,6 +90,7 @@ class ValidateResult(Result):
         return f"ValidateResult({self.model!r}: {'passed' if self.passed else 'failed'}, {counts})"
 
 
+@reads_files
 def validate(
     model: ModelLike,
     *,
@@ -244,7 +246,11 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
     from hieronnx.tools.compare import compare
 
     other = read_structure(Path(baseline)) if isinstance(baseline, str | os.PathLike) else load_ir_model(baseline)
-    comparison = compare(*map(_without_hierarchy, (other, ir.serde.deserialize_model(subject.skeleton))))
+    try:
+        own = deserialize(subject.skeleton, subject.name)
+    except HieronnxError:  # which is a finding of its own
+        return []
+    comparison = compare(*map(_without_hierarchy, (other, own)))
     if comparison.same:
         return []
     remedy = "'hieronnx compare' with both files says where they differ"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.operators import RANDOM_OPS
 from hieronnx.graph.view import ModelLike
@@ -38,6 +39,7 @@ _DISTURBED = (
 )
 
 
+@reads_files
 def verify(
     model: ModelLike,
     reference: nn.Module | ModelLike,

@@ -259,3 +259,37 @@ def name_apart(model: onnx.ModelProto) -> None:
         taken.add(name)
         if name != node.name:
             node.name = name
+
+
+# -- placement --------------------------------------------------------------------------------------------
+
+
+def find_assignments(
+    opened: OpenedModel, entries: Mapping[str, str], providers: Sequence[str]
+) -> dict[tuple[str, str], str]:
+    """Find the execution provider that ONNX Runtime gives each node of the main graph and of bodies.
+
+    Args:
+        opened: The model.
+        entries: Of the session's options.
+        providers: As for `open_profiled`.
+
+    Raises:
+        HieronnxError: If ONNX Runtime cannot load the model with these options.
+    """
+    import onnxruntime as ort
+
+    with open_references(opened) as (model, folder):
+        name_apart(model)
+        options = _make_options("none", None, folder)
+        options.enable_profiling = False
+        for key, value in {**entries, "session.record_ep_graph_assignment_info": "1"}.items():
+            options.add_session_config_entry(key, value)
+        try:
+            session = ort.InferenceSession(model.SerializeToString(), options, providers=find_providers(providers))
+        except Exception as error:  # of classes of its own, that share no other base
+            raise HieronnxError(f"ONNX Runtime cannot load '{opened.name}': {describe_error(error)}") from error
+        given = session.get_provider_graph_assignment_info()
+        by_name = {node.name: part.ep_name for part in given for node in part.get_nodes()}
+        nodes = ((key, node) for key, graph in walk_bodies(model.graph) for node in graph.node)
+        return {(key, first_name(node.output)): by_name[node.name] for key, node in nodes if node.name in by_name}

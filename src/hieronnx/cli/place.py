@@ -19,7 +19,7 @@ from hieronnx.cli.options import path_argument, writing_options
     required=True,
     multiple=True,
     metavar="DEVICE:PATTERN",
-    help="Run the calls that match on a device (cpu, cuda, gpu:1, npu, …). May be repeated; the first that fits counts.",
+    help="Run the calls that match on a device (cpu, cuda, gpu:1, npu). May be repeated; the first that fits counts.",
 )
 @click.option("--providers", default="", metavar="NAME,NAME", help="Execution providers to try it with: cuda,cpu.")
 @click.option("--no-check", is_flag=True, help="Do not load the file in ONNX Runtime to see what each node is given.")

@@ -162,5 +162,7 @@ def _note_misplaced(
     for device in dict.fromkeys(device for device, _ in rules if device.lower() != "cpu"):
         got = {given[key] for key, number in placed.items() if rules[number][0] == device and key in given}
         if got == {"CPUExecutionProvider"}:
-            notes.append(f"no provider for '{device}' was tried here: its nodes ran on the CPU; try it where one is")
+            notes.append(
+                f"no provider for '{device}' was tried here: its nodes were given to the CPU; try it where one is"
+            )
     return notes

@@ -248,7 +248,7 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
             folded[origin].append(initializer.name)
     told = {call: "its work was folded into a weight" for call in folded if call not in before}
     for call, nodes in before.items():
-        places = [place for place, _ in sums.parts.get(call, ())]
+        places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
         if any(not sums.kernels[place].shared for place in places):
             continue
         others = dict.fromkeys(o for place in places for o in sums.kernels[place].origins if o != call)

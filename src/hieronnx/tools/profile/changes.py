@@ -19,8 +19,8 @@ class CallChange(Result):
         after_us: its time in this one; None where this has no such call.
         before_spread_us: as in `CallTime`.
         after_spread_us: as in `CallTime`.
-        percent: by how much it is slower, or faster if less than 0; by its least times, which noise adds to only.
-        noise_percent: how far sessions of the same model are apart.
+        percent: by how much it is slower, or faster if less than 0: the middle of the pairs of runs.
+        noise_percent: half of the pairs lie within so much of each other, to either side of that.
         changed: whether it is more than noise.
     """
 

@@ -20,6 +20,7 @@ Inputs: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | None
 """Arrays by name, a file or folder of them, or None for random ones."""
 
 _DYNAMIC_SIZES = (4, 2, 1)
+_SESSIONS = 4
 _PLAIN_SHARE = 5
 _LEAST_PLAIN = 3
 
@@ -88,42 +89,46 @@ class _Running:
 
 
 def measure(
-    models: Sequence[OpenedModel],
-    settings: Settings,
-    *,
-    sessions: int = 1,
-    levels: Sequence[str] = (),
-    report: Callable[[str], None],
+    models: Sequence[OpenedModel], settings: Settings, *, levels: Sequence[str] = (), report: Callable[[str], None]
 ) -> list[Measured]:
-    """Measure models; of several the runs are taken in turns, so that what disturbs one disturbs all.
+    """Measure models in one session each; the runs of several are taken in turns: what disturbs one disturbs all.
 
     Args:
         models: The models.
         settings: How.
-        sessions: How many times each is loaded anew; the runs are divided among them.
         levels: The level of optimization of each; none: that of the settings.
         report: Called with the name of each stage as it begins.
 
     Raises:
         HieronnxError: If ONNX Runtime cannot load or run one of them, or inputs do not fit.
     """
-    runs = -(-settings.runs // sessions)
+    with ExitStack() as stack:
+        report("loading and optimizing")
+        chosen = levels or [settings.optimization] * len(models)
+        running = [_start(opened, level, settings, stack) for opened, level in zip(models, chosen, strict=True)]
+        report("running")
+        for number in range(settings.runs):
+            for item in running if number % 2 else reversed(running):
+                item.session.run(item.feeds)
+        traces = [item.session.finish() for item in running]
+        for _ in range(max(settings.runs // _PLAIN_SHARE, _LEAST_PLAIN)):
+            for item in running:
+                item.plain.append(item.session.run(item.feeds))
+        return [_end(item, trace, settings.runs) for item, trace in zip(running, traces, strict=True)]
+
+
+def measure_again(
+    models: Sequence[OpenedModel], settings: Settings, *, levels: Sequence[str] = (), report: Callable[[str], None]
+) -> list[Measured]:
+    """Measure models in several sessions each: where memory lies makes sessions of one model differ.
+
+    Raises:
+        HieronnxError: If ONNX Runtime cannot load or run one of them, or inputs do not fit.
+    """
     measured: list[Measured] = []
-    for number in range(sessions):
-        with ExitStack() as stack:
-            report("loading and optimizing")
-            chosen = levels or [settings.optimization] * len(models)
-            running = [_start(opened, level, settings, stack) for opened, level in zip(models, chosen, strict=True)]
-            report(f"running{f', session {number + 1} of {sessions}' if sessions > 1 else ''}")
-            for _ in range(runs):
-                for item in running:
-                    item.session.run(item.feeds)
-            traces = [item.session.finish() for item in running]
-            for _ in range(max(runs // _PLAIN_SHARE, _LEAST_PLAIN)):
-                for item in running:
-                    item.plain.append(item.session.run(item.feeds))
-            ended = [_end(item, trace, runs) for item, trace in zip(running, traces, strict=True)]
-        measured = [_join(a, b) for a, b in zip(measured, ended, strict=True)] if measured else ended
+    for _ in range(_SESSIONS):
+        latest = measure(models, settings, levels=levels, report=report)
+        measured = [_join(a, b) for a, b in zip(measured, latest, strict=True)] if measured else latest
     return measured
 
 

@@ -18,14 +18,12 @@ from hieronnx.tools.carry.pair import open_pair
 from hieronnx.tools.profile.assembling import Assembled, assemble
 from hieronnx.tools.profile.comparing import compare_profiles, is_saved, read_saved, summarize_calls
 from hieronnx.tools.profile.isolating import time_alone
-from hieronnx.tools.profile.measuring import Measured, Settings, measure
+from hieronnx.tools.profile.measuring import Measured, Settings, measure, measure_again
 from hieronnx.tools.profile.result import Machine, ProfileResult
 from hieronnx.tools.profile.roofline import measure_machine
 
 Optimization: TypeAlias = Literal["none", "basic", "extended", "layout", "all"]
 
-_SESSIONS = 4
-"""How often two models that are compared are loaded, each: sessions of one model differ as well."""
 
 _OVERSTATED = 0.8
 """Where a run takes less than this part of what its kernels add up to, the profiler counts for too much."""
@@ -191,14 +189,14 @@ def _profile_against(
         if level is not None:
             raise InputError("a saved profile has its level of optimization; leave the other level out")
         saved = read_saved(against)
-        (measured,) = measure([opened], settings, sessions=_SESSIONS, report=report)
+        (measured,) = measure_again([opened], settings, report=report)
         result = _make_result(opened, settings, measured, machine)
         compared = compare_profiles(saved, summarize_calls(result), interleaved=False)
         return measured, replace(result, comparison=compared)
     other = opened if against is None else _open(against)
     levels = (level or settings.optimization, settings.optimization)
     named = f"{other.name} at level '{levels[0]}'" if levels[0] != levels[1] else other.name
-    both = measure([other, opened], settings, sessions=_SESSIONS, report=report, levels=levels)
+    both = measure_again([other, opened], settings, levels=levels, report=report)
     before = _make_result(other, replace(settings, optimization=levels[0]), both[0], machine)
     result = _make_result(opened, settings, both[1], machine)
     earlier = replace(summarize_calls(before), name=named)

@@ -32,7 +32,7 @@ def _file_option(name: str, help_text: str) -> Callable[[_Command], _Command]:
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a dynamic axis. May be repeated.")
 @click.option("--runs", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="Runs that count.")
 @click.option(
-    "--warmup", type=click.IntRange(min=0), default=3, show_default=True, metavar="N", help="Runs before that do not."
+    "--warmup", type=click.IntRange(min=0), default=2, show_default=True, metavar="N", help="Runs before that do not."
 )
 @click.option(
     "--optimization", type=_LEVELS, default="all", show_default=True, help="ONNX Runtime's level of optimization."

@@ -21,8 +21,8 @@ Inputs: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | None
 
 _DYNAMIC_SIZES = (4, 2, 1)
 _SESSIONS = 4
-_PLAIN_SHARE = 5
-_LEAST_PLAIN = 3
+_PLAIN_SHARE = 8
+_LEAST_PLAIN = 2
 
 
 @dataclass(frozen=True, slots=True)

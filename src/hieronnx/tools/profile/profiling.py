@@ -40,7 +40,7 @@ def profile(
     providers: Sequence[str] = (),
     threads: int | None = None,
     dims: Mapping[str, int] | None = None,
-    warmup: int = 3,
+    warmup: int = 2,
     roofline: bool = True,
     against: ModelLike | None = None,
     against_optimization: Optimization | None = None,

@@ -48,21 +48,40 @@ _PROVIDER = "ExecutionProvider"
 # -- traces -----------------------------------------------------------------------------------------------
 
 
-class EventArguments(msgspec.Struct):
-    """What ONNX Runtime says of a kernel; sizes are in bytes, and numbers are written as text."""
+class EventArguments(msgspec.Struct, gc=False):
+    """What ONNX Runtime says of a kernel; sizes are in bytes, and numbers are written as text.
+
+    Types and shapes are decoded when they are asked for: that is of one run in many.
+    """
 
     op_name: str = ""
     provider: str = ""
     activation_size: int = 0
     output_size: int = 0
-    input_type_shape: list[dict[str, list[int]]] = []  # msgspec copies it
-    output_type_shape: list[dict[str, list[int]]] = []
+    input_type_shape: msgspec.Raw = msgspec.Raw(b"[]")
+    output_type_shape: msgspec.Raw = msgspec.Raw(b"[]")
     mem_bytes_in_use: int | None = None
     mem_requested_in_use_delta: int | None = None
     mem_in_use_peak: int | None = None
 
+    @property
+    def input_shapes(self) -> list[list[int]]:
+        """The shapes of the inputs that were there, weights in a kernel's own form left out."""
+        return _decode_shapes(self.input_type_shape)
 
-class TraceEvent(msgspec.Struct):
+    @property
+    def output_shapes(self) -> list[list[int]]:
+        """The shapes of the outputs."""
+        return _decode_shapes(self.output_type_shape)
+
+
+def _decode_shapes(written: msgspec.Raw) -> list[list[int]]:
+    """Decode a list of shapes, each under the name of its type."""
+    typed = msgspec.json.decode(written, type=list[dict[str, list[int]]])
+    return [shape for item in typed for shape in item.values()]
+
+
+class TraceEvent(msgspec.Struct, gc=False):
     """One event of a trace; times in microseconds."""
 
     name: str

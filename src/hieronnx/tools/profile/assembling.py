@@ -49,9 +49,14 @@ def assemble(measured: Measured, machine: Machine | None) -> Assembled:
         pair, moved, bind_axes(pair.before.model, {name: array.shape for name, array in measured.feeds.items()})
     )
     nodes = _find_nodes(pair)
-    kernels = [_make_kernel(kernel, pair, moved, origins, nodes) for kernel in joined]
+    samples = np.array([kernel.samples for kernel in joined], np.float64)
+    quartiles = np.quantile(samples, (0.25, 0.5, 0.75), axis=1).T.tolist()
+    kernels = [
+        _make_kernel(kernel, times, pair, moved, origins, nodes)
+        for kernel, times in zip(joined, quartiles, strict=True)
+    ]
     sums = _CallSums(moved.hierarchy, kernels)
-    spreads = _Spreads(sums, np.array([kernel.samples for kernel in joined], np.float64), measured.sessions)
+    spreads = _Spreads(sums, samples, measured.sessions)
     timing = _CallTiming(sums, spreads, _tell_elsewhere(pair, sums), machine)
     calls = [timing.time(call) for call in moved.hierarchy.calls]
     by_kind = {kind: fsum(kernel.us for kernel in kernels if kernel.kind == kind) for kind in KINDS}
@@ -70,25 +75,30 @@ def _find_nodes(pair: Pair) -> dict[int, ir.Node]:
 
 
 def _make_kernel(
-    joined: JoinedKernel, pair: Pair, moved: Transfer, origins: WorkOfOrigins, nodes: Mapping[int, ir.Node]
+    joined: JoinedKernel,
+    quartiles: Sequence[float],
+    pair: Pair,
+    moved: Transfer,
+    origins: WorkOfOrigins,
+    nodes: Mapping[int, ir.Node],
 ) -> Kernel:
     node = None if joined.node is None else moved.hierarchy.node_by_key[pair.b.node_keys[joined.node]]
     of_graph = None if joined.node is None else nodes[joined.node]
     weights = {ROOT: 1.0} if node is None else origins.weigh(node)
     work = measure_kernel(of_graph, joined.events)
-    low, middle, high = np.quantile(joined.samples, (0.25, 0.5, 0.75))
+    low, middle, high = quartiles
     return Kernel(
         name=joined.name,
         op_type=joined.op_type or ("" if of_graph is None else of_graph.op_type),
         domain="" if of_graph is None else of_graph.domain,
         provider=joined.provider,
         kind=_find_kind(node),
-        us=float(middle),
-        spread_us=float(high - low) / 2,
+        us=middle,
+        spread_us=(high - low) / 2,
         count=joined.counts[joined.run],
         node=node,
         origins=() if node is None else tuple(weights),
-        shares=tuple(_divide(float(middle), weights)),
+        shares=tuple(_divide(middle, weights)),
         multiply_adds=work.multiply_adds,
         bytes=work.bytes,
         peak_memory=work.peak_memory,
@@ -156,11 +166,9 @@ class _Spreads:
         floors = [samples[:, end - runs : end].min(axis=1) for runs, end in zip(sessions, ends, strict=True) if runs]
         self.samples = sums.add_below(sums.add_own(samples))
         self.floors = sums.add_below(sums.add_own(np.stack(floors, axis=1)))
-
-    def spread(self, call: CallId) -> float:
-        """Return half of the range that the middle half of the runs lies in."""
-        low, high = np.quantile(self.samples[call], (0.25, 0.75))
-        return float(high - low) / 2
+        low, high = np.quantile(np.stack(list(self.samples.values())), (0.25, 0.75), axis=1)
+        self.halves: dict[CallId, float] = dict(zip(self.samples, ((high - low) / 2).tolist(), strict=True))
+        """Half of the range that the middle half of the runs lies in."""
 
 
 class _CallTiming:
@@ -199,7 +207,7 @@ class _CallTiming:
             own_us=own,
             total_us=total,
             share=total / self._whole if self._whole else 0.0,
-            spread_us=self._spreads.spread(call.id),
+            spread_us=self._spreads.halves[call.id],
             kernels=len(kernels),
             own_kernels=len(own_parts),
             shared_us=fsum(us for (place, _), us in shares if self._sums.kernels[place].shared),
@@ -213,8 +221,8 @@ class _CallTiming:
             bound=find_bound(total, work, moved, self._machine),
             own_bound=find_bound(own, own_work, own_bytes, self._machine),
             elsewhere=self._elsewhere.get(call.id, ""),
-            samples_us=tuple(map(float, self._spreads.samples[call.id])),
-            floor_us=tuple(map(float, self._spreads.floors[call.id])),
+            samples_us=tuple(self._spreads.samples[call.id].tolist()),
+            floor_us=tuple(self._spreads.floors[call.id].tolist()),
         )
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from hieronnx.graph.operators import LOOKUP_OPS, RESHAPE_OPS, SIZE_OPS
 from hieronnx.runtime.profiles import TraceEvent
 from hieronnx.tools.analyze.counting import measure_initializer
-from hieronnx.tools.analyze.multiply_adds import Operation, Shape, count_multiply_adds
+from hieronnx.tools.analyze.multiply_adds import Operation, Shape, count_multiply_adds, needs_shapes
 
 # ONNX Runtime does these without touching an element: the result is the same memory under another shape.
 _NOTHING_MOVED = RESHAPE_OPS | SIZE_OPS | {"Identity", "If", "Loop", "Scan"}
@@ -54,10 +54,11 @@ def measure_kernel(node: ir.Node | None, events: Iterable[TraceEvent]) -> Kernel
 
 
 def _count(node: ir.Node, event: TraceEvent) -> int | None:
-    outputs = [next(iter(shape.values())) for shape in event.args.output_type_shape]
-    inputs = list(_align_inputs(node, [next(iter(shape.values())) for shape in event.args.input_type_shape]))
+    if not needs_shapes(node.op_type, node.domain):
+        return 0 if count_multiply_adds(Operation(node.op_type, node.domain, (), (), {})) == 0 else None
+    inputs = list(_align_inputs(node, event.args.input_shapes))
     attributes = {name: attribute.value for name, attribute in node.attributes.items() if not attribute.is_ref()}
-    made = iter(outputs)
+    made = iter(event.args.output_shapes)
     shapes: list[Shape | None] = [tuple(next(made, ())) if value.name else () for value in node.outputs]
     count = count_multiply_adds(Operation(node.op_type, node.domain, inputs, shapes, attributes))
     return count if isinstance(count, int) else None

@@ -155,6 +155,61 @@ def test_a_skip_with_its_norm_is_divided_equally_for_neither_multiplies(tmp_path
         assert parts[f"blocks.{number}.norm"] == pytest.approx(kernel.us / len(parts))
 
 
+class Attention(nn.Module):
+    """Attention as models wrote it before torch had an operator for it, with a skip and a norm behind it."""
+
+    def __init__(self, width: int = 64, heads: int = 4) -> None:
+        super().__init__()
+        self.heads, self.size = heads, width // heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.norm = nn.LayerNorm(width)
+
+    def split(self, x: torch.Tensor) -> torch.Tensor:
+        return x.view(x.size(0), x.size(1), self.heads, self.size).permute(0, 2, 1, 3)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        query, key, value = (self.split(layer(x)) for layer in (self.query, self.key, self.value))
+        scores = torch.matmul(query, key.transpose(-1, -2)) / self.size**0.5
+        scores = torch.softmax(scores + (1.0 - mask[:, None, None, :].float()) * -10000.0, -1)
+        mixed = torch.matmul(scores, value).permute(0, 2, 1, 3).contiguous()
+        return self.norm(self.out(mixed.view(x.size(0), x.size(1), -1)) + x)
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.attention = nn.LayerNorm(64), Attention()
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.attention(self.first(x), mask)
+
+
+def test_fused_attention_is_divided_by_the_products_in_it(tmp_path: Path) -> None:
+    from onnxruntime.transformers import optimizer
+
+    path, fused = tmp_path / "encoder.onnx", tmp_path / "fused.onnx"
+    example = torch.randn(2, 8, 64), torch.ones(2, 8, dtype=torch.long)
+    names, axes = ["x", "mask"], {0: "batch", 1: "length"}
+    dynamic = dict.fromkeys(names, axes)
+    options = {"exporter": "torchscript", "input_names": names, "dynamic_axes": dynamic, "opset_version": 14}
+    hieronnx.export(Encoder().eval(), example, path, **options)
+    optimizer.optimize_model(str(path), "bert", num_heads=4, hidden_size=64, opt_level=0).save_model_to_file(str(fused))
+    settings = ort.SessionOptions()
+    settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    settings.enable_profiling, settings.profile_file_prefix = True, str(tmp_path / "trace")
+    session = ort.InferenceSession(str(fused), settings, providers=["CPUExecutionProvider"])
+    session.run(None, {"x": example[0].numpy(), "mask": example[1].numpy()})
+    result = hieronnx.profile(path, trace_from=session.end_profiling(), optimized=fused)
+    check_sums(result)
+    (kernel,) = (kernel for kernel in result.kernels if kernel.op_type == "Attention")
+    parts = {share.module.rpartition(".")[2]: share.us for share in kernel.shares}
+    assert set(parts) == {"query", "key", "value", "attention"}
+    layer, products = 2 * 8 * 64 * 64, 2 * (2 * 8 * 8 * 64)
+    for name in ("query", "key", "value"):
+        assert parts[name] == pytest.approx(kernel.us * layer / (3 * layer + products))
+    assert parts["attention"] == pytest.approx(kernel.us * products / (3 * layer + products))
+
+
 class Merged(nn.Module):
     """Two layers that read the same, of which one is three times as wide."""
 

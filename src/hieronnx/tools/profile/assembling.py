@@ -22,7 +22,7 @@ from hieronnx.tools.profile.measuring import Measured
 from hieronnx.tools.profile.result import KINDS, CallTime, Kernel, KernelShare, Machine
 from hieronnx.tools.profile.roofline import find_bound
 from hieronnx.tools.profile.sharing import WorkOfOrigins
-from hieronnx.tools.profile.work import bind_axes, measure_kernel
+from hieronnx.tools.profile.work import bind_axes, find_input_shapes, measure_kernel
 
 _MEMCPY = frozenset({"MemcpyFromHost", "MemcpyToHost"})
 _MOST_NAMES = 3
@@ -45,10 +45,12 @@ def assemble(measured: Measured, machine: Machine | None) -> Assembled:
     pair = measured.pair
     moved = transfer(pair)
     joined = join_kernels(measured.trace, pair.b)
-    origins = WorkOfOrigins(
-        pair, moved, bind_axes(pair.before.model, {name: array.shape for name, array in measured.feeds.items()})
-    )
     nodes = _find_nodes(pair)
+    shapes = {name: tuple(array.shape) for name, array in measured.feeds.items()}
+    if not shapes:  # it ran elsewhere
+        ran = ((nodes[kernel.node], kernel.events) for kernel in joined if kernel.node is not None)
+        shapes = find_input_shapes(pair.after.model, ran)
+    origins = WorkOfOrigins(pair, moved, bind_axes(pair.before.model, shapes))
     samples = np.array([kernel.samples for kernel in joined], np.float64)
     quartiles = np.quantile(samples, (0.25, 0.5, 0.75), axis=1).T.tolist()
     kernels = [

@@ -113,6 +113,21 @@ def _count_bytes(node: ir.Node | None, event: TraceEvent) -> int:
     return event.args.activation_size + event.args.output_size + weights
 
 
+def find_input_shapes(
+    model: ir.Model, kernels: Iterable[tuple[ir.Node, Sequence[TraceEvent]]]
+) -> dict[str, tuple[int, ...]]:
+    """Find the shapes that a model's inputs had, by the kernels that read them."""
+    inputs = {value: value.name or "" for value in model.graph.inputs}
+    found: dict[str, tuple[int, ...]] = {}
+    for node, events in kernels:
+        if events and any(value in inputs for value in node.inputs if value is not None):
+            shapes = _align_inputs(node, events[0].args.input_shapes)
+            for value, shape in zip(node.inputs, shapes, strict=True):
+                if value in inputs and shape is not None:
+                    found[inputs[value]] = tuple(size for size in shape if isinstance(size, int))
+    return found
+
+
 def bind_axes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Return the sizes of a model's dynamic axes, by name, that inputs of these shapes give them."""
     sizes: dict[str, int] = {}

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from hieronnx.graph.view import View
 from hieronnx.runtime.profiles import Trace, TraceEvent
 
+_UNNAMED = "\0"  # no name has it
+
 
 @dataclass(slots=True)
 class JoinedKernel:
@@ -46,7 +48,8 @@ def join_kernels(trace: Trace, view: View) -> list[JoinedKernel]:
     """Join the kernels of all runs to nodes, in the order in which they first began."""
     named: dict[str, list[int]] = defaultdict(list)
     for index, viewed in enumerate(view.nodes):
-        named[viewed.name].append(index)
+        # ONNX Runtime calls a node without a name after its operator, and a number that no file has.
+        named[viewed.name or f"{viewed.op.rpartition('::')[2]}{_UNNAMED}"].append(index)
     kernels: dict[int | str, JoinedKernel] = {}
     for number, run in enumerate(trace.runs):
         for event, node, own in _walk_run(run, named, view):
@@ -80,7 +83,7 @@ def _walk_run(
     open_ends: dict[int | str, list[_Ended]] = defaultdict(list)  # by thread; nothing that ended later ran them
     found: list[tuple[TraceEvent, int | None, float]] = []
     for event in run:
-        ended = _Ended(event, named.get(event.kernel, ()), event.dur)
+        ended = _Ended(event, named.get(event.kernel) or _find_unnamed(event, named), event.dur)
         waiting = open_ends[event.tid]
         if any(view.nodes[node].bodies for node in ended.nodes):
             found += _take_body(ended, waiting, view)
@@ -88,6 +91,13 @@ def _walk_run(
     for waiting in open_ends.values():
         found += [(item.event, _choose(item.nodes, view, None), item.own) for item in waiting]
     return found
+
+
+def _find_unnamed(event: TraceEvent, named: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """Return the node without a name that an event is of, where the graph has one such node of the operator."""
+    operator = event.args.op_name
+    nodes = named.get(operator + _UNNAMED, ()) if event.kernel.startswith(f"{operator}_") else ()
+    return nodes if len(nodes) == 1 else ()
 
 
 def _take_body(ended: _Ended, waiting: list[_Ended], view: View) -> list[tuple[TraceEvent, int | None, float]]:

@@ -66,6 +66,19 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.locate import locate as locate
     from hieronnx.tools.optimize import optimize as optimize
     from hieronnx.tools.past import with_past as with_past
+    from hieronnx.tools.place import PlacedNodes as PlacedNodes
+    from hieronnx.tools.place import PlaceResult as PlaceResult
+    from hieronnx.tools.place import place as place
+    from hieronnx.tools.profile.changes import CallChange as CallChange
+    from hieronnx.tools.profile.changes import IsolatedCall as IsolatedCall
+    from hieronnx.tools.profile.changes import ProfileComparison as ProfileComparison
+    from hieronnx.tools.profile.profiling import profile as profile
+    from hieronnx.tools.profile.result import CallTime as CallTime
+    from hieronnx.tools.profile.result import Kernel as Kernel
+    from hieronnx.tools.profile.result import KernelShare as KernelShare
+    from hieronnx.tools.profile.result import Machine as Machine
+    from hieronnx.tools.profile.result import ProfileResult as ProfileResult
+    from hieronnx.tools.profile.result import TimeGroup as TimeGroup
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
@@ -101,6 +114,10 @@ _NAMES = {
     "tools.locate": "LocateResult LocatedNode locate",
     "tools.optimize": "optimize",
     "tools.past": "with_past",
+    "tools.place": "PlaceResult PlacedNodes place",
+    "tools.profile.changes": "CallChange IsolatedCall ProfileComparison",
+    "tools.profile.profiling": "profile",
+    "tools.profile.result": "CallTime Kernel KernelShare Machine ProfileResult TimeGroup",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
     "tools.validate.validating": "ValidateResult validate",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,16 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hieronnx.export(net, kwargs=inputs, output="model.onnx", **EXPORT)
         hieronnx.export(net, kwargs=inputs, output="plain.onnx", **EXPORT, embed=False, sidecar=False)
         hieronnx.optimize("model.onnx", output="fast.onnx", tool="ort-basic", embed=False, sidecar=False)
+        Path("trace.json").write_text(json.dumps(list(make_trace(hieronnx.load("model.onnx").nodes))))
+
+
+def make_trace(nodes: Iterable[hieronnx.Node]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run in which one node after the other takes ten microseconds."""
+    where = {"pid": 1, "tid": 1, "ph": "X", "args": {}}
+    start = 0
+    for start, node in enumerate(nodes):
+        yield {"cat": "Node", "name": f"{node.name}_kernel_time", "ts": 10 * start, "dur": 10, **where}
+    yield {"cat": "Session", "name": "model_run", "ts": 0, "dur": 10 * start + 10, **where}
 
 
 def export() -> hieronnx.ExportResult:
@@ -94,6 +104,14 @@ COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
     (("compare", "model.onnx", "fast.onnx"), lambda: hieronnx.compare("model.onnx", "fast.onnx")),
     (("extract", "model.onnx", "cell@1", *OUT), lambda: hieronnx.extract("model.onnx", "cell@1", output="out.onnx")),
     (("carry", "model.onnx", "fast.onnx", *OUT), lambda: hieronnx.carry("model.onnx", "fast.onnx", output="out.onnx")),
+    (
+        ("place", "model.onnx", *OUT, "--on", "cpu:cell"),
+        lambda: hieronnx.place("model.onnx", on=["cpu:cell"], output="out.onnx"),
+    ),
+    (
+        ("profile", "model.onnx", "--trace-from", "trace.json"),
+        lambda: hieronnx.profile("model.onnx", trace_from="trace.json"),
+    ),
     (
         ("optimize", "model.onnx", *OUT, "--with", "ort-basic"),
         lambda: hieronnx.optimize("model.onnx", output="out.onnx", tool="ort-basic"),

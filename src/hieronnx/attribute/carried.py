@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hieronnx.attribute.groups import divide_region
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
@@ -55,11 +55,13 @@ class Carried:
         nodes: the attribution of each node of B, None where nothing says what it stands for.
         initializers: what those of B were computed from.
         tensors: for each tensor of A the tensor of B that holds its value; None where that is not known.
+        work: for nodes of B the nodes of A whose work they were found to do.
     """
 
     nodes: list[Attribution | None]
     initializers: dict[int, Folded]
     tensors: list[int | None]
+    work: Mapping[int, Sequence[int]] = field(default_factory=dict)
 
 
 def read_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
@@ -79,8 +81,8 @@ def carry_scopes(
     `fixed` are tensors of B that are known to be tensors of A, whatever their names.
     """
     matcher = Matcher(a, b, fixed).run()
-    nodes = _Attributor(scopes, tree, matcher).run()
-    return Carried(nodes, _find_folded(scopes, matcher), map_tensors(matcher))
+    attributor = _Attributor(scopes, tree, matcher)
+    return Carried(attributor.run(), _find_folded(scopes, matcher), map_tensors(matcher), attributor.work)
 
 
 class _Attributor:
@@ -90,7 +92,7 @@ class _Attributor:
         self._scopes, self._tree, self._matcher = scopes, tree, matcher
         self._a, self._b = matcher.a, matcher.b
         self._merged = self._find_merged()
-        self._work: dict[int, Sequence[int]] = {}
+        self.work: dict[int, Sequence[int]] = {}
         """The nodes of A whose work a node of B was found to do."""
         self._shares: dict[int, list[Attribution | None]] = defaultdict(list)
         """What a node of B does, for each group that it is in; None where that is not known."""
@@ -100,13 +102,13 @@ class _Attributor:
         matches = self._matcher.matches
         for index, match in matches.items():
             if not match.group:
-                self._work[index] = self._core(match.region)
-                self._shares[index].append(self._attribute(index, self._work[index], match.proven))
+                self.work[index] = self._core(match.region)
+                self._shares[index].append(self._attribute(index, self.work[index], match.proven))
         for index, match in matches.items():
             if match.group:
                 self._divide(index, match)
         attributions = [self._join_shares(index) for index in range(len(self._b.nodes))]
-        for index, same in pair_constants(self._matcher, self._work).items():
+        for index, same in pair_constants(self._matcher, self.work).items():
             attributions[index] = attributions[index] or self._attribute(index, [same], True)
         self._attribute_inserted(attributions)
         return attributions
@@ -193,7 +195,7 @@ class _Attributor:
         rest = [n for n in core if n not in own]
         others = [n for n in match.group if n != last]
         # A member that feeds another group may have its work in this region already.
-        done = {member: set(self._work.get(member, ())).intersection(rest) for member in others}
+        done = {member: set(self.work.get(member, ())).intersection(rest) for member in others}
         taken = {n for work in done.values() for n in work}
         left = [n for n in rest if n not in taken] or rest
         free = [member for member in others if not done[member]]
@@ -208,7 +210,7 @@ class _Attributor:
                 share = self._attribute(node, makers, match.proven)
             if share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
-            self._work[node] = [*self._work.get(node, ()), *claimed]
+            self.work[node] = [*self.work.get(node, ()), *claimed]
             self._shares[node].append(share)
 
     def _find_unread(self, match: Match) -> list[int]:

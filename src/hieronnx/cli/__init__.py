@@ -19,6 +19,8 @@ from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
 from hieronnx.cli.optimize import optimize_command
+from hieronnx.cli.place import place_command
+from hieronnx.cli.profile import profile_command
 from hieronnx.cli.quantize import quantize_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
@@ -53,6 +55,8 @@ for _command in (
     export_command,
     extract_command,
     optimize_command,
+    place_command,
+    profile_command,
     quantize_command,
     tree_command,
     validate_command,

@@ -89,6 +89,18 @@ def parse_threshold(text: str) -> tuple[str, float]:
     return name, float(number)
 
 
+def parse_percent(text: str) -> float:
+    """Parse a percentage, with or without its sign.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    number = text.strip().removesuffix("%").strip()
+    if not _PERCENT.fullmatch(number):
+        raise InputError(f"cannot read the percentage '{text}'; expected a number, as in 10%")
+    return float(number)
+
+
 def parse_dim(text: str) -> tuple[str, int]:
     """Parse `name=size`; the name is that of a dynamic axis, whatever characters it has.
 

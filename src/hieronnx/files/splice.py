@@ -9,7 +9,7 @@ change, and no weight is decoded or held twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from hieronnx.errors import HieronnxError
@@ -31,6 +31,7 @@ class _Edits(NamedTuple):
     metadata: Metadata
     moved: Mapping[str, str]
     in_attributes: frozenset[int]
+    replaced: frozenset[bytes]
 
 
 def write_annotated(
@@ -40,6 +41,7 @@ def write_annotated(
     model_metadata: Mapping[str, str],
     moved: Mapping[str, str] | None = None,
     initializers: Sequence[Chunk] = (),
+    replaced: Collection[str] = (),
 ) -> None:
     """Write a serialized model to a stream, with metadata on its nodes.
 
@@ -52,11 +54,13 @@ def write_annotated(
         model_metadata: What to put on the model itself.
         moved: The new locations of external data, by the old ones.
         initializers: Fields that the main graph gets at its end, each framed.
+        replaced: Keys of others that nodes lose, or have in `metadata`.
 
     Raises:
         HieronnxError: If the bytes are not an ONNX model; part of them may have been written by then.
     """
-    edits = _Edits(metadata, moved or {}, _BODIES | wire.ATTRIBUTE_TENSORS if moved else _BODIES)
+    concerned = _BODIES | wire.ATTRIBUTE_TENSORS if moved else _BODIES
+    edits = _Edits(metadata, moved or {}, concerned, frozenset(key.encode() for key in replaced))
     try:
         for chunk in _splice_model(memoryview(model), edits, initializers):
             if isinstance(chunk, Span):
@@ -91,7 +95,11 @@ def _splice_graph(graph: memoryview, key: str, edits: _Edits, node_field: int) -
 
 
 def _splice_node(node: memoryview, graph: str, edits: _Edits) -> Iterator[Chunk]:
-    fields = [field for field in walk_fields(node) if field[0] != wire.NODE_METADATA or not _is_ours(field[2])]
+    fields = [
+        field
+        for field in walk_fields(node)
+        if field[0] != wire.NODE_METADATA or not (_is_ours(field[2]) or read_entry(field[2])[0] in edits.replaced)
+    ]
     output = read_text(fields, wire.NODE_OUTPUT)
     for number, whole, content in fields:
         inner = list(walk_fields(content)) if number == wire.NODE_ATTRIBUTE else []

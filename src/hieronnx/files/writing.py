@@ -60,6 +60,7 @@ def write(
     temporary: bool = False,
     view: View | None = None,
     shown_as: Path | None = None,
+    annotations: tuple[str, Mapping[tuple[str, str], str]] | None = None,
 ) -> Hierarchy:
     """Write a model as it is, with a hierarchy in place of the one that it may have; return it as it was written.
 
@@ -76,6 +77,8 @@ def write(
         temporary: Whether the model's own files are about to go, so that their data is moved rather than copied.
         view: Of the model, if it is at hand.
         shown_as: The file to name in errors, where the output is only on its way there.
+        annotations: A key of others, and what nodes get under it, by their graphs' keys and their first outputs; others
+            lose it.
 
     Raises:
         HieronnxError: If it cannot be written, or would destroy what it is made of. Nothing is left behind.
@@ -89,7 +92,7 @@ def write(
     with staging(target) as staged, writing(shown_as or target):
         moved = {} if in_place else _bring_data(source, staged, temporary=temporary)
         if embed is not None:
-            _write_model(source, staged, hierarchy if embed else None, moved)
+            _write_model(source, staged, hierarchy if embed else None, moved, annotations or ("", {}))
         written = target if embed is None else staged
         skeleton = wire.read_skeleton(written)
         class_name = str(hierarchy.model.get("class", hierarchy.modules[""].class_name))
@@ -136,9 +139,13 @@ def _write_model(
     path: Path,
     hierarchy: Hierarchy | None,
     moved: Mapping[str, str],
+    annotations: tuple[str, Mapping[tuple[str, str], str]],
 ) -> None:
     """Write the model with the hierarchy inside, or without any."""
     nodes = {} if hierarchy is None else embed_in_nodes(hierarchy)
+    key, values = annotations
+    nodes = {**nodes, **{node: {**nodes.get(node, {}), key: value} for node, value in values.items()}}
+    replaced = [key] if key else []
     about = {} if hierarchy is None else embedded_model_metadata(hierarchy)
     with path.open("wb") as stream:
         if isinstance(source, ModelPieces):
@@ -146,9 +153,9 @@ def _write_model(
             write_annotated(stream, source.structure.SerializeToString(), nodes, about, initializers=initializers)
         elif isinstance(source, str | os.PathLike):
             with open(source, "rb") as file, wire.map_file(file) as view:
-                write_annotated(stream, view, nodes, about, moved)
+                write_annotated(stream, view, nodes, about, moved, replaced=replaced)
         else:
-            write_annotated(stream, serialize(source), nodes, about)
+            write_annotated(stream, serialize(source), nodes, about, replaced=replaced)
     if path.stat().st_size > wire.LARGEST_MESSAGE:
         raise HieronnxError(
             f"with its hierarchy inside, '{path.name}' would be over 2 GB, more than an ONNX file can have; "

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -62,8 +63,20 @@ def _describe(value: onnx.ValueInfoProto) -> FileInput:
     return FileInput(value.name, dtype, sizes if tensor.HasField("shape") else None)
 
 
-def draw_feeds(inputs: Sequence[FileInput], count: int, *, dynamic_size: int = _DYNAMIC_SIZE) -> list[Feeds]:
+def draw_feeds(
+    inputs: Sequence[FileInput],
+    count: int,
+    *,
+    dynamic_size: int = _DYNAMIC_SIZE,
+    dims: Mapping[str, int] = MappingProxyType({}),
+) -> list[Feeds]:
     """Draw inputs at random: normal floats, and 0 or 1 for all else, which is good for ids and masks alike.
+
+    Args:
+        inputs: What the file must be given.
+        count: How many times.
+        dynamic_size: The size of dynamic axes.
+        dims: The sizes of those that have a name and another size.
 
     Raises:
         HieronnxError: If one is not a tensor of numbers.
@@ -73,7 +86,7 @@ def draw_feeds(inputs: Sequence[FileInput], count: int, *, dynamic_size: int = _
     def draw(item: FileInput) -> np.ndarray[Any, Any]:
         if item.dtype is None:
             raise HieronnxError(f"the input '{item.name}' is not a tensor of numbers; it cannot be drawn at random")
-        shape = [size if isinstance(size, int) else dynamic_size for size in item.shape or ()]
+        shape = [size if isinstance(size, int) else dims.get(size or "", dynamic_size) for size in item.shape or ()]
         is_float = np.issubdtype(item.dtype, np.floating)
         return np.asarray(random.standard_normal(shape) if is_float else random.integers(0, 2, shape), item.dtype)
 

@@ -35,7 +35,7 @@ Visit: TypeAlias = Callable[[str, str, Array], None]
 
 _BUFFER = 1 << 28
 _WIDEST = 8  # bytes an element, before its type is known
-_FOLDER = "session.model_external_initializers_file_folder_path"
+FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
 
 class Runner:
@@ -148,7 +148,7 @@ def _make_options(folder: Path, threads: int) -> Any:
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     options.enable_cpu_mem_arena = False
-    options.add_session_config_entry(_FOLDER, str(folder.absolute()))
+    options.add_session_config_entry(FOLDER_ENTRY, str(folder.absolute()))
     options.add_session_config_entry("session.disable_prepacking", "1")  # it would copy the weights
     return options
 
@@ -186,16 +186,27 @@ def open_runner(
     Raises:
         MissingExtraError: If ONNX Runtime is not installed.
     """
+    with open_references(opened) as (model, folder):
+        prepared = model if rounding else undo_rounding(model)
+        yield Runner(opened.name, prepared, folder, threads=threads, buffer=buffer)
+
+
+@contextmanager
+def open_references(opened: OpenedModel) -> Iterator[tuple[onnx.ModelProto, Path]]:
+    """Yield the structure of a model, with initializers that refer to files of a folder for their elements.
+
+    Raises:
+        MissingExtraError: If ONNX Runtime is not installed.
+    """
     require("onnxruntime", "runtime")
-    prepare = _refer if rounding else lambda path: undo_rounding(_refer(path))
     if opened.path is not None:
         check_data(opened.path)
-        yield Runner(opened.name, prepare(opened.path), opened.path.parent, threads=threads, buffer=buffer)
+        yield _refer(opened.path), opened.path.parent
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "model.onnx"
         ir.save(opened.model, path, external_data="weights")
-        yield Runner(opened.name, prepare(path), path.parent, threads=threads, buffer=buffer)
+        yield _refer(path), path.parent
 
 
 def _refer(path: Path) -> onnx.ModelProto:

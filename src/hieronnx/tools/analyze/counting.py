@@ -262,11 +262,11 @@ def _measure_initializers(
         parameter, owner = parameters.get(value.name or ""), None
         if with_sidecar is not None:
             owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, scopes)
-        sizes.append(_InitializerSize(*_measure(value), parameter, owner))
+        sizes.append(_InitializerSize(*measure_initializer(value), parameter, owner))
     return sizes
 
 
-def _measure(value: ir.Value) -> tuple[int, int]:
+def measure_initializer(value: ir.Value) -> tuple[int, int]:
     """Return how many elements an initializer has and how many bytes these take; strings take none."""
     tensor = value.const_value
     shape, dtype = (value.shape, value.dtype) if tensor is None else (tensor.shape, tensor.dtype)

@@ -19,7 +19,7 @@ import hieronnx
 
 VERBS = {
     *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "locate", "optimize"),
-    *("quantize", "validate", "with_past"),
+    *("quantize", "select", "validate", "with_past"),
 }
 PUBLIC = {name: getattr(hieronnx, name) for name in hieronnx.__all__}
 

@@ -68,6 +68,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.past import with_past as with_past
     from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.results import WrittenFile as WrittenFile
+    from hieronnx.tools.select import Selection as Selection
+    from hieronnx.tools.select import select as select
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
     from hieronnx.tools.validate.validating import validate as validate
 
@@ -97,6 +99,7 @@ _NAMES = {
     "tools.past": "with_past",
     "tools.quantize": "quantize",
     "tools.results": "WrittenFile",
+    "tools.select": "Selection select",
     "tools.validate.validating": "ValidateResult validate",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -102,6 +102,7 @@ COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         ("quantize", "model.onnx", *OUT, "--with", "dynamic", "--exclude", "head"),
         lambda: hieronnx.quantize("model.onnx", output="out.onnx", tool="dynamic", exclude=["head"]),
     ),
+    (("select", "model.onnx", "cell", "--op", "Gemm"), lambda: hieronnx.select("model.onnx", "cell", op="Gemm")),
 ]
 
 

@@ -103,7 +103,7 @@ def test_what_names_nothing_is_refused() -> None:
     path = export_ours("bert", "torchscript")
     with pytest.raises(InputError, match="no operator 'Matmul'; did you mean 'MatMul'"):
         hieronnx.select(path, op="Matmul")
-    with pytest.raises(InputError, match="no module call 'encoder.layr.0'; did you mean 'encoder.layer.0'"):
+    with pytest.raises(InputError, match=r"no module call 'encoder\.layr\.0'; did you mean 'encoder\.layer\.0'"):
         hieronnx.select(path, "pooler", without="encoder.layr.0")
     with pytest.raises(InputError, match="no form 'onnx'"):
         hieronnx.select(path, "pooler").for_tool("onnx")

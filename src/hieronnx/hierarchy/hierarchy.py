@@ -207,6 +207,14 @@ class Hierarchy:
         """
         return self._targets.find_calls(target)
 
+    def find_range(self, target: str) -> list[Call]:
+        """Find the calls that a selection names, or with `a..b` those from one to another in the order of execution.
+
+        Raises:
+            InputError: If it names none, or the second comes before the first.
+        """
+        return self._targets.find_range(target)
+
     @property
     def _targets(self) -> Targets:
         return Targets(self.calls, self.modules, self.nodes)

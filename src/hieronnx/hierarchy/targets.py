@@ -137,6 +137,25 @@ class Targets:
         outermost = find_outermost(self.calls, self._choose_calls(text))
         return [call for call in self.calls if call.id in outermost]
 
+    def find_range(self, text: str) -> list[Call]:
+        """Find calls as `find_calls` does, or with `a..b` all from a call to a later one that are inside neither."""
+        first, dots, last = text.partition("..")
+        if not dots:
+            return self.find_calls(text)
+        begin, end = self._find_end(first.strip(), 0, text), self._find_end(last.strip(), -1, text)
+        order = {call.id: position for position, call in enumerate(self.calls)}
+        around = self._add_above([end.id]) - {end.id}
+        inside = [c for c in self.calls if order[begin.id] <= order[c.id] <= order[end.id] and c.id not in around]
+        if not inside:
+            raise InputError(f"'{text}' is no range: '{last}' runs before '{first}', or is around it")
+        outermost = find_outermost(self.calls, {call.id for call in inside})
+        return [call for call in inside if call.id in outermost]
+
+    def _find_end(self, text: str, position: int, whole: str) -> Call:
+        if not text:
+            raise InputError(f"'{whole}' is no range: write the first and the last call, as in 'layers.0..layers.3'")
+        return self.find_calls(text)[position]
+
     def select_calls(self, text: str) -> set[CallId]:
         """Select calls; a module's path stands for all its calls. A term alone gives what it matches, none below."""
         return match_calls(self.calls, text) or self._choose_calls(text)

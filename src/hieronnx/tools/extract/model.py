@@ -82,7 +82,7 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     view = source.view
     model = _make_model(source)
     graph = model.graph
-    graph.name = str(part.call) or source.hierarchy.modules[""].class_name
+    graph.name = " ".join(map(str, part.calls)) or source.hierarchy.modules[""].class_name
     for index in part.nodes:
         graph.node.append(ir.serde.serialize_node(source.nodes[index]))
         if index in part.retaken:  # this Shape takes the size of another tensor's axis

@@ -67,9 +67,18 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.optimize import optimize as optimize
     from hieronnx.tools.past import with_past as with_past
     from hieronnx.tools.quantize import quantize as quantize
+    from hieronnx.tools.replace.replacing import replace as replace
+    from hieronnx.tools.replace.result import ReplaceResult as ReplaceResult
     from hieronnx.tools.results import WrittenFile as WrittenFile
     from hieronnx.tools.select import Selection as Selection
     from hieronnx.tools.select import select as select
+    from hieronnx.tools.split.pipeline import Pipeline as Pipeline
+    from hieronnx.tools.split.result import CrossingTensor as CrossingTensor
+    from hieronnx.tools.split.result import Cut as Cut
+    from hieronnx.tools.split.result import SplitCheck as SplitCheck
+    from hieronnx.tools.split.result import SplitResult as SplitResult
+    from hieronnx.tools.split.result import Stage as Stage
+    from hieronnx.tools.split.splitting import split as split
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
     from hieronnx.tools.validate.validating import validate as validate
 
@@ -98,8 +107,13 @@ _NAMES = {
     "tools.optimize": "optimize",
     "tools.past": "with_past",
     "tools.quantize": "quantize",
+    "tools.replace.replacing": "replace",
+    "tools.replace.result": "ReplaceResult",
     "tools.results": "WrittenFile",
     "tools.select": "Selection select",
+    "tools.split.pipeline": "Pipeline",
+    "tools.split.result": "CrossingTensor Cut SplitCheck SplitResult Stage",
+    "tools.split.splitting": "split",
     "tools.validate.validating": "ValidateResult validate",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -20,7 +20,9 @@ from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
 from hieronnx.cli.optimize import optimize_command
 from hieronnx.cli.quantize import quantize_command
+from hieronnx.cli.replace import replace_command
 from hieronnx.cli.select import select_command
+from hieronnx.cli.split import split_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 
@@ -54,7 +56,9 @@ for _command in (
     extract_command,
     optimize_command,
     quantize_command,
+    replace_command,
     select_command,
+    split_command,
     tree_command,
     validate_command,
 ):

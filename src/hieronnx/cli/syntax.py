@@ -99,6 +99,22 @@ def parse_dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def parse_bytes(text: str) -> int:
+    """Parse a size in bytes: `2GB`, `500MiB`, `1e9`.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    try:
+        number = float(found[1]) if found else 0.0
+    except ValueError:
+        number = 0.0
+    if found is None or number <= 0:
+        raise InputError(f"cannot read the size '{text}'; expected a number of bytes, as in 2GB or 500MiB")
+    return int(number * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
+
+
 def read_input_specs(path: str | Path) -> list[InputSpec]:
     """Read a JSON file of input specs: `{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}`.
 

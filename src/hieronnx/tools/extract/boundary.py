@@ -123,7 +123,7 @@ def find_inputs(source: Source, region: Sequence[int], received: Iterable[int], 
     _take_sizes(source, sorted(t for t in read if flow.size[t] and t not in cut), made, given, inputs)
     for tensor in read:
         if flow.literal[tensor] and tensor not in cut:
-            inputs.pulled_in |= (_derive(source, tensor, made, {}) or {}).keys()
+            inputs.pulled_in |= (derive(source, tensor, made, {}) or {}).keys()
     inputs.pulled_in = _keep_needed(source, read, inputs)
     return inputs
 
@@ -156,7 +156,7 @@ def _look_through(source: Source, tensor: int, made: Collection[int], cut: Colle
         current, *others = view.nodes[producer].reads
         nodes.add(producer)
         for other in others:
-            derived = _derive(source, other, made, {})
+            derived = derive(source, other, made, {})
             if derived is None:
                 return tensor, set()
             nodes |= derived.keys()
@@ -171,9 +171,9 @@ def _take_sizes(
     named = [(name, (tensor, axis)) for tensor in inputs.data for axis, name in enumerate(sized[tensor] or ())]
     axes = {name: owner for name, owner in reversed(named) if isinstance(name, str) and name}  # the first that has it
     for tensor in sizes:
-        derived = _derive(source, tensor, known, axes)
+        derived = derive(source, tensor, known, axes)
         if derived is None:
-            derived = _derive(source, tensor, known.union(given), axes)
+            derived = derive(source, tensor, known.union(given), axes)
             read = (t for index in derived or () for t in source.view.nodes[index].reads)
             inputs.data |= dict.fromkeys(t for t in read if t in given)
         if derived is None:
@@ -184,7 +184,7 @@ def _take_sizes(
             inputs.retaken |= {node: axis for node, axis in derived.items() if axis is not None}
 
 
-def _derive(
+def derive(
     source: Source, tensor: int, known: Collection[int], axes: Mapping[str, tuple[int, int]]
 ) -> dict[int, tuple[int, int] | None] | None:
     """Return the nodes that make a tensor of constants and known tensors; None where more would be needed.
@@ -200,13 +200,13 @@ def _derive(
         if producer is None or view.flow.is_data(current):
             return None
         reads = view.nodes[producer].reads
-        cone[producer] = None if all(t in known for t in reads) else axes.get(_size_taken(source, producer))
+        cone[producer] = None if all(t in known for t in reads) else axes.get(size_taken(source, producer))
         if cone[producer] is None:
             pending += reads
     return cone
 
 
-def _size_taken(source: Source, index: int) -> str:
+def size_taken(source: Source, index: int) -> str:
     """Return the name of the one axis whose size a node takes; nothing where it is another kind of node."""
     node = source.nodes[index]
     if source.view.nodes[index].op != "Shape":

@@ -112,7 +112,7 @@ class Extractor:
     def __init__(self, model: ModelLike, *, relative_names: bool = False) -> None:
         self.source = prepare(open_model(model))
         self.hierarchy = self.source.hierarchy
-        self._types = ValueTypes(self.source)
+        self.types = ValueTypes(self.source)
         self._relative_names = relative_names
         self.files = list_own_files(self.source.opened.path or self.source.opened.model)
 
@@ -132,19 +132,27 @@ class Extractor:
         call = self.hierarchy.call_by_id[part.call]
         if output is not None:
             check_output(Path(output), self.files)
-        model = build_model(source, part, self._types)
-        rebased = rebase_part(source, part)
+        pieces, hierarchy = self.make_pieces(part, rebase_part(source, part))
+        if output is None:
+            return _make_result(source, part, call, hierarchy, assemble(pieces, hierarchy))
+        described = write(pieces, hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
+        return _make_result(source, part, call, described, Path(output))
+
+    def make_pieces(self, part: Part, rebased: Rebased) -> tuple[ModelPieces, Hierarchy]:
+        """Return the model of a part, ready to be written, and its hierarchy.
+
+        Raises:
+            HieronnxError: If a type is not known, or a file is missing.
+        """
+        source = self.source
+        model = build_model(source, part, self.types)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         if names:
             rename_tensors(model, names)
         initializers = (source.values[tensor] for tensor in part.initializers)
         weights = find_weights(source.opened, initializers, source.located, names)
         pieces = ModelPieces(model, weights, find_inner_weights(source.opened, model), frozenset(self.files))
-        hierarchy = rebase_hierarchy(source, part, rebased, names)
-        if output is None:
-            return _make_result(source, part, call, hierarchy, assemble(pieces, hierarchy))
-        described = write(pieces, hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
-        return _make_result(source, part, call, described, Path(output))
+        return pieces, rebase_hierarchy(source, part, rebased, names)
 
 
 def _relative_names(source: Source, part: Part, rebased: Rebased, taken: set[str]) -> dict[str, str]:

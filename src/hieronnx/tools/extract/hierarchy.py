@@ -94,7 +94,7 @@ def _rebase_modules(hierarchy: Hierarchy, paths: Mapping[str, str], root: str) -
             if step not in modules[above].children:
                 modules[above] = _add_child(modules[above], step, modules[new])
             new = above
-    return _expect_tags(modules, hierarchy.policy)
+    return set_expected_tags(modules, hierarchy.policy)
 
 
 def _leave_uncalled(
@@ -122,7 +122,7 @@ def _add_child(module: Module, name: str, child: Module) -> Module:
     return replace(module, children=(*module.children, name), child_classes=classes)
 
 
-def _expect_tags(modules: dict[str, Module], policy: TagPolicy) -> dict[str, Module]:
+def set_expected_tags(modules: dict[str, Module], policy: TagPolicy) -> dict[str, Module]:
     """Set the tags that the structure of a part lets expect; none where that of the whole model is not known."""
     containers = {path for path, module in modules.items() if path and module.expected_tag is None}
     if modules[""].expected_tag is None:

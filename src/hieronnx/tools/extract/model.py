@@ -80,7 +80,7 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
         HieronnxError: If the type of an input is not known.
     """
     view = source.view
-    model = _make_model(source)
+    model = make_model(source)
     graph = model.graph
     graph.name = " ".join(map(str, part.calls)) or source.hierarchy.modules[""].class_name
     for index in part.nodes:
@@ -106,7 +106,7 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     return model
 
 
-def _make_model(source: Source) -> onnx.ModelProto:
+def make_model(source: Source) -> onnx.ModelProto:
     """Make an empty model with all that the whole one says of itself."""
     whole = source.opened.model
     empty = ir.Model(

@@ -32,6 +32,12 @@ from hieronnx.cli.options import json_option, path_argument
     metavar="FOLDER",
     help="Where the stages and pipeline.json go: a new folder, or one of an earlier split.",
 )
+@click.option(
+    "--triton",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Write a model repository for NVIDIA Triton, too: the stages, and an ensemble of them.",
+)
 @click.option("--check", is_flag=True, help="Run the model and the stages on the same inputs, and compare.")
 @click.option(
     "--inputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="For --check: arrays by name; else random."

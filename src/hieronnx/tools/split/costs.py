@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hieronnx.errors import InputError, list_some
+from hieronnx.errors import InputError, count, list_some
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
 from hieronnx.tools.split.balance import Numbers, join_weights, sum_costs
@@ -32,7 +32,7 @@ def measure_stages(
         assert profile is not None  # or the request was refused
         costs = _read_profile(timeline, profile)
     else:
-        costs = _count_multiply_adds(timeline, dims)
+        costs = _count_multiply_adds(timeline, dims, notes)
     if not any(costs.values()):
         notes.append(f"no node has a cost by {chosen}: the stages are balanced by their numbers of nodes")
         chosen, costs = "nodes", {i: 1.0 for i in timeline.nodes if not is_literal_node(timeline.source, i)}
@@ -44,16 +44,18 @@ def measure_stages(
     return chosen, sum_costs(list(by_place.values()))
 
 
-def _count_multiply_adds(timeline: Timeline, dims: Mapping[str, int]) -> dict[int, float]:
+def _count_multiply_adds(timeline: Timeline, dims: Mapping[str, int], notes: list[str]) -> dict[int, float]:
     """Return the multiply-adds of each node of the main graph, its bodies included."""
     source = timeline.source
     counts, _ = count_nodes(source.opened.model, source.nodes, dims)
-    if not all(isinstance(item, int | None) for item in counts):
-        named = sorted({n for value in source.opened.model.graph.inputs for n in axis_names(value) if n not in dims})
+    named = sorted({n for value in source.opened.model.graph.inputs for n in axis_names(value) if n not in dims})
+    if named and not all(isinstance(item, int) for item in counts):
         raise InputError(
             "the multiply-adds depend on dynamic axes; give their sizes, as in "
             + " ".join(f"--dim {name}=1" for name in named)
         )
+    if unknown := sum(not isinstance(item, int) for item in counts):
+        notes.append(f"the multiply-adds of {count(unknown, 'node')} are not known, and count as none")
     sums = dict.fromkeys(timeline.nodes, 0.0)
     for index, item in enumerate(counts):
         owner: int | None = index

@@ -12,7 +12,7 @@ import numpy as np
 
 from hieronnx.errors import InputError, check_known, require
 from hieronnx.files.pipeline import PipelineDocument, StageEntry, read_pipeline
-from hieronnx.runtime.inputs import check_feeds, read_inputs
+from hieronnx.runtime.inputs import FileInput, check_feeds, draw_feeds, read_inputs
 from hieronnx.runtime.sessions import Array, Session, open_session
 
 
@@ -67,12 +67,21 @@ class Pipeline:
         for name in inputs:
             check_known("input", name, self.input_names, "the model has")
         values: dict[str, Array] = {name: np.asarray(array) for name, array in inputs.items()}
-        last_read = self._last_read
         for number in range(len(self.document.stages)):
-            values.update(self.run_stage(number, values))
-            for name in [n for n in values if last_read.get(n, -1) <= number and n not in self.output_names]:
-                del values[name]  # nobody needs it any more
+            values = self.advance(number, values)
         return {name: values[name] for name in self.output_names}
+
+    def advance(self, number: int, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one stage; return what is to be handed to the next: what it gave, and what others need of the rest.
+
+        After the last stage, that is what the model gives.
+
+        Raises:
+            HieronnxError: If something that it takes is missing, or it cannot be run.
+        """
+        known = {**values, **self.run_stage(number, values)}
+        needed = {name for stage in self.document.stages[number + 1 :] for name in stage.inputs} | {*self.output_names}
+        return {name: array for name, array in known.items() if name in needed}
 
     def run_stage(self, number: int, values: Mapping[str, Array]) -> dict[str, Array]:
         """Run one stage on what it takes of some tensors; return what it gives.
@@ -84,16 +93,13 @@ class Pipeline:
         if missing := [name for name in stage.inputs if name not in values]:
             raise InputError(f"no array for input '{missing[0]}'; the model takes {', '.join(self.input_names)}")
         given = {name: values[name] for name in stage.inputs}
-        feeds = check_feeds(given, self._inputs[number], f"stage {number}")
+        feeds = check_feeds(given, self.stage_inputs[number], f"stage {number}")
         return self._session(number).run(feeds, stage.outputs)
 
     @cached_property
-    def _inputs(self) -> list[Any]:
+    def stage_inputs(self) -> list[tuple[FileInput, ...]]:
+        """What each stage takes."""
         return [read_inputs(self._path(stage)) for stage in self.document.stages]
-
-    @cached_property
-    def _last_read(self) -> dict[str, int]:
-        return {name: number for number, stage in enumerate(self.document.stages) for name in stage.inputs}
 
     def _path(self, stage: StageEntry) -> Path:
         return self.folder / stage.file
@@ -117,3 +123,22 @@ def _spread_providers(given: Sequence[str] | Sequence[Sequence[str]], stages: in
     if len(given) != stages or names:
         raise InputError(f"providers for {len(given)} stages are given, and there are {stages}; a list for each")
     return [list(item) for item in given]
+
+
+def measure_run(folder: Path, dims: Mapping[str, int]) -> dict[str, int]:
+    """Run stages once, on random inputs of given sizes; return the bytes of what they take and give.
+
+    Raises:
+        HieronnxError: If ONNX Runtime is missing, a size is not given, or a stage cannot be run on such inputs.
+    """
+    pipeline = Pipeline(folder, optimization="none")
+    wanted: dict[str, FileInput] = {}
+    for item in (item for inputs in pipeline.stage_inputs for item in inputs if item.name in pipeline.input_names):
+        shape = None if item.shape is None else tuple(dims.get(s, s) if isinstance(s, str) else s for s in item.shape)
+        wanted[item.name] = FileInput(item.name, item.dtype, shape)
+    if unknown := [str(item) for item in wanted.values() if item.shape is None or item.is_dynamic]:
+        raise InputError(f"the sizes of {', '.join(unknown)} are not all given")
+    values: dict[str, Array] = dict(draw_feeds(list(wanted.values()), 1)[0])
+    for number in range(len(pipeline.document.stages)):
+        values |= pipeline.run_stage(number, values)
+    return {name: array.nbytes for name, array in values.items()}

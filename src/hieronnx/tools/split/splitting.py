@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,11 @@ from hieronnx.tools.extract.find import Part
 from hieronnx.tools.extract.hierarchy import rebase_calls
 from hieronnx.tools.split.balance import Costs, choose_cuts, count_stages
 from hieronnx.tools.split.costs import join_all_weights, measure_crossings, measure_stages
-from hieronnx.tools.split.pipeline import Pipeline
+from hieronnx.tools.split.pipeline import Pipeline, measure_run
 from hieronnx.tools.split.result import CrossingTensor, Cut, SplitCheck, SplitResult, Stage
 from hieronnx.tools.split.stages import Crossing, Stages, find_stages
 from hieronnx.tools.split.timeline import TensorSizes, Timeline, count_weight, make_timeline
+from hieronnx.tools.split.triton import write_triton
 
 BALANCES = ("time", "multiply-adds", "bytes")
 
@@ -52,6 +54,7 @@ def split(
     profile: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     memory_limit: int | None = None,
     dims: Mapping[str, int] | None = None,
+    triton: str | os.PathLike[str] | None = None,
     check: bool = False,
     inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
 ) -> SplitResult:
@@ -68,6 +71,7 @@ def split(
         profile: For `time`: what `hieronnx profile --json` printed, or its file.
         memory_limit: The most bytes of weights that a stage may have; without `stages` it takes as few as it can.
         dims: Sizes of dynamic axes, by name, for multiply-adds and for the bytes that cross.
+        triton: Where to write a model repository for NVIDIA Triton, if one is wanted.
         check: Whether to run the model and the stages on the same inputs, and compare to the last bit.
         inputs: For the check: a .npz file with an array for each input, or the arrays; random ones if none are given.
 
@@ -103,8 +107,12 @@ def split(
         for name, part in zip(names, found.parts, strict=True):
             _write_stage(extractor, part, new / name)
         records = _describe(timeline, found, cuts, costs, sizes, folder)
-        document = _make_document(extractor, chosen, records, sizes)
-        (new / DOCUMENT).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+        _write_document(new, _make_document(extractor, chosen, records, sizes))
+        if dims and any(cut.bytes is None for cut in records[1]):
+            records = records[0], _measure_cuts(new, records[1], dims, notes)
+            _write_document(new, _make_document(extractor, chosen, records, sizes))
+    if triton is not None:
+        write_triton(folder, triton)
     return SplitResult(
         model=extractor.source.opened.name,
         folder=folder,
@@ -157,6 +165,25 @@ def _write_stage(extractor: Extractor, part: Part, path: Path) -> None:
     inside = {above for call in touched for above in tree.ancestors(call)} | {part.call}
     pieces, stage = extractor.make_pieces(part, rebase_calls(hierarchy, part.call, inside))
     write(pieces, stage, path, exporter=hierarchy.model.get("exporter", ""))
+
+
+def _write_document(folder: Path, document: PipelineDocument) -> None:
+    (folder / DOCUMENT).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def _measure_cuts(folder: Path, cuts: tuple[Cut, ...], dims: Mapping[str, int], notes: list[str]) -> tuple[Cut, ...]:
+    """Return cuts with the bytes that shapes do not tell, seen in a run of the stages on random inputs."""
+    try:
+        seen = measure_run(folder, dims)
+    except HieronnxError as error:
+        notes.append(f"some of the bytes that cross are not known: {error}")
+        return cuts
+    measured = []
+    for cut in cuts:
+        tensors = tuple(replace(t, bytes=seen.get(t.name) if t.bytes is None else t.bytes) for t in cut.tensors)
+        known = [item.bytes for item in tensors if item.bytes is not None]
+        measured.append(replace(cut, tensors=tensors, bytes=sum(known) if len(known) == len(tensors) else None))
+    return tuple(measured)
 
 
 def _describe(

@@ -69,6 +69,7 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hieronnx.export(net, kwargs=inputs, output="model.onnx", **EXPORT)
         hieronnx.export(net, kwargs=inputs, output="plain.onnx", **EXPORT, embed=False, sidecar=False)
         hieronnx.optimize("model.onnx", output="fast.onnx", tool="ort-basic", embed=False, sidecar=False)
+        hieronnx.extract("model.onnx", "cell", output="cell.onnx")
 
 
 def export() -> hieronnx.ExportResult:
@@ -79,6 +80,10 @@ def export() -> hieronnx.ExportResult:
 def annotate() -> hieronnx.AnnotateResult:
     net, inputs = load_net()
     return hieronnx.annotate(Path("plain.onnx"), net, (), inputs, output="out.onnx")
+
+
+def replace() -> hieronnx.ReplaceResult:
+    return hieronnx.replace("model.onnx", "cell", "cell.onnx", output="out.onnx")
 
 
 OUT = ("-o", "out.onnx")
@@ -103,6 +108,11 @@ COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         lambda: hieronnx.quantize("model.onnx", output="out.onnx", tool="dynamic", exclude=["head"]),
     ),
     (("select", "model.onnx", "cell", "--op", "Gemm"), lambda: hieronnx.select("model.onnx", "cell", op="Gemm")),
+    (
+        ("split", "model.onnx", "--at", "head", "--into", "stages", "--check"),
+        lambda: hieronnx.split("model.onnx", at="head", into="stages", check=True),
+    ),
+    (("replace", "model.onnx", "cell", "cell.onnx", *OUT), replace),
 ]
 
 

@@ -91,8 +91,10 @@ def test_stages_run_as_actors_with_many_requests_in_flight(
 
     hieronnx.split(model, at=["q", "r"], into=tmp_path / "s")
     random = np.random.default_rng(0)
+    sizes = [(1 + number % 3, 4) for number in range(32)]
     requests = [
-        {"x": random.standard_normal((1 + n % 3, 4), np.float32), "s": np.array(n, np.float32)} for n in range(32)
+        {"x": random.standard_normal(size, np.float32), "s": np.array(number, np.float32)}
+        for number, size in enumerate(sizes)
     ]
     whole = hieronnx.Pipeline(tmp_path / "s")
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)

@@ -176,6 +176,20 @@ def test_shared_weights_are_told_and_copied_byte_for_byte(tmp_path: Path) -> Non
         assert onnx.load(stage.path).graph.initializer[0].SerializeToString() == whole.SerializeToString()
 
 
+def test_external_weights_are_copied_range_by_range(tmp_path: Path) -> None:
+    text = "net (float[1,64] x) => (float[1,64] y) { a = MatMul(x, v)  y = MatMul(a, w) }"
+    model = annotated(text, ["p", "q"])
+    random = np.random.default_rng(0)
+    arrays = {name: random.standard_normal((64, 64), np.float32) for name in ("v", "w")}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    result = hieronnx.split(tmp_path / "m.onnx", at="q", into=tmp_path / "s", check=True)
+    assert result.passed
+    for stage, name in zip(result.stages, arrays, strict=True):
+        assert (tmp_path / "s" / f"{stage.path.name}.data").read_bytes() == arrays[name].tobytes()
+        assert stage.weight_bytes == arrays[name].nbytes
+
+
 def test_the_check_sees_a_difference(tmp_path: Path) -> None:
     onnx.save(annotated(CHAIN, ["p", "p", "q", "q", "r", "s"]), tmp_path / "m.onnx")
     done = run("split", tmp_path / "m.onnx", "--at", "r", "--into", tmp_path / "s", "--check")

@@ -214,14 +214,21 @@ def open_runner(
     """
     require("onnxruntime", "runtime")
     prepare = _refer if rounding else lambda path: undo_rounding(_refer(path))
+    with as_file(opened) as path:
+        yield Runner(opened.name, prepare(path), path.parent, threads=threads, buffer=buffer)
+
+
+@contextmanager
+def as_file(opened: OpenedModel) -> Iterator[Path]:
+    """Yield the file of a model, whose data is there; one in memory is written to a file that is gone afterwards."""
     if opened.path is not None:
         check_data(opened.path)
-        yield Runner(opened.name, prepare(opened.path), opened.path.parent, threads=threads, buffer=buffer)
+        yield opened.path
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "model.onnx"
         ir.save(opened.model, path, external_data="weights")
-        yield Runner(opened.name, prepare(path), path.parent, threads=threads, buffer=buffer)
+        yield path
 
 
 def _refer(path: Path) -> onnx.ModelProto:

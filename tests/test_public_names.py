@@ -19,7 +19,7 @@ import hieronnx
 
 VERBS = {
     *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "locate", "optimize"),
-    *("place", "profile", "quantize", "validate", "verify", "with_past"),
+    *("place", "profile", "quantize", "replace", "select", "split", "validate", "verify", "with_past"),
 }
 PUBLIC = {name: getattr(hieronnx, name) for name in hieronnx.__all__}
 
@@ -107,7 +107,7 @@ def test_every_record_that_a_result_leads_to_is_public_and_nothing_else_is() -> 
     records = {record.__name__ for record in reachable_records()}
     assert {"ExportResult", "CompareResult", "Finding", "BoundTensor", "CallTree"} <= records
     errors = {name for name, value in vars(sys.modules["hieronnx.errors"]).items() if name.endswith("Error")}
-    assert set(hieronnx.__all__) == VERBS | records | errors | {"HierarchyExporter", "__version__"}
+    assert set(hieronnx.__all__) == VERBS | records | errors | {"HierarchyExporter", "Pipeline", "__version__"}
 
 
 @pytest.mark.parametrize("name", sorted(name for name in PUBLIC if name.endswith("Result")))

@@ -80,7 +80,18 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.profile.result import ProfileResult as ProfileResult
     from hieronnx.tools.profile.result import TimeGroup as TimeGroup
     from hieronnx.tools.quantize import quantize as quantize
+    from hieronnx.tools.replace.replacing import replace as replace
+    from hieronnx.tools.replace.result import ReplaceResult as ReplaceResult
     from hieronnx.tools.results import WrittenFile as WrittenFile
+    from hieronnx.tools.select import Selection as Selection
+    from hieronnx.tools.select import select as select
+    from hieronnx.tools.split.pipeline import Pipeline as Pipeline
+    from hieronnx.tools.split.result import CrossingTensor as CrossingTensor
+    from hieronnx.tools.split.result import Cut as Cut
+    from hieronnx.tools.split.result import SplitCheck as SplitCheck
+    from hieronnx.tools.split.result import SplitResult as SplitResult
+    from hieronnx.tools.split.result import Stage as Stage
+    from hieronnx.tools.split.splitting import split as split
     from hieronnx.tools.validate.validating import ValidateResult as ValidateResult
     from hieronnx.tools.validate.validating import validate as validate
     from hieronnx.tools.verify.deviation import Deviation as Deviation
@@ -119,7 +130,13 @@ _NAMES = {
     "tools.profile.profiling": "profile",
     "tools.profile.result": "CallTime Kernel KernelShare Machine ProfileResult TimeGroup",
     "tools.quantize": "quantize",
+    "tools.replace.replacing": "replace",
+    "tools.replace.result": "ReplaceResult",
     "tools.results": "WrittenFile",
+    "tools.select": "Selection select",
+    "tools.split.pipeline": "Pipeline",
+    "tools.split.result": "CrossingTensor Cut SplitCheck SplitResult Stage",
+    "tools.split.splitting": "split",
     "tools.validate.validating": "ValidateResult validate",
     "tools.verify.deviation": "Deviation",
     "tools.verify.result": "Culprit SkippedCall VerifiedCall VerifyResult",

@@ -69,6 +69,7 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hieronnx.export(net, kwargs=inputs, output="model.onnx", **EXPORT)
         hieronnx.export(net, kwargs=inputs, output="plain.onnx", **EXPORT, embed=False, sidecar=False)
         hieronnx.optimize("model.onnx", output="fast.onnx", tool="ort-basic", embed=False, sidecar=False)
+        hieronnx.extract("model.onnx", "cell", output="cell.onnx")
         Path("trace.json").write_text(json.dumps(list(make_trace(hieronnx.load("model.onnx").nodes))))
 
 
@@ -89,6 +90,10 @@ def export() -> hieronnx.ExportResult:
 def annotate() -> hieronnx.AnnotateResult:
     net, inputs = load_net()
     return hieronnx.annotate(Path("plain.onnx"), net, (), inputs, output="out.onnx")
+
+
+def replace() -> hieronnx.ReplaceResult:
+    return hieronnx.replace("model.onnx", "cell", "cell.onnx", output="out.onnx")
 
 
 OUT = ("-o", "out.onnx")
@@ -120,6 +125,12 @@ COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         ("quantize", "model.onnx", *OUT, "--with", "dynamic", "--exclude", "head"),
         lambda: hieronnx.quantize("model.onnx", output="out.onnx", tool="dynamic", exclude=["head"]),
     ),
+    (("select", "model.onnx", "cell", "--op", "Gemm"), lambda: hieronnx.select("model.onnx", "cell", op="Gemm")),
+    (
+        ("split", "model.onnx", "--at", "head", "--into", "stages", "--check"),
+        lambda: hieronnx.split("model.onnx", at="head", into="stages", check=True),
+    ),
+    (("replace", "model.onnx", "cell", "cell.onnx", *OUT), replace),
 ]
 
 

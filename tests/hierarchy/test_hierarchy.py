@@ -48,8 +48,17 @@ def outputs(nodes: tuple[Node, ...]) -> list[str]:
         ("body.cell@1", ["b"]),
         ("head.cell", ["t"]),
         ("/Net/Body/Cell@1", ["b"]),
-        ("body.*", ["m", "a", "b", "t"]),
+        ("body.*", ["m", "a", "b", "s", "t"]),
+        ("/Net/Head/*", ["t"]),
         ("*.linear", ["m"]),
+        ("class:Cell", ["m", "a", "b", "t"]),
+        ("class:nets.Head or class:Lin*", ["m", "t"]),
+        ("body and not body.cell", ["s"]),
+        ("not (body or head)", ["y"]),
+        ("body and not class:Linear and not body.cell@1", ["a", "s"]),
+        ("op:Add and head", ["t"]),
+        ("category:mathematical and not body", ["t", "y"]),
+        ("category:normalization", []),
     ],
 )
 def test_the_nodes_in_a_call_are_those_of_its_region(hierarchy: Hierarchy, target: str, expected: list[str]) -> None:
@@ -61,6 +70,45 @@ def test_a_target_that_names_no_call_is_refused_with_a_hint(hierarchy: Hierarchy
         hierarchy.nodes_in("bodi")
     with pytest.raises(InputError, match="is never called itself"):
         hierarchy.find_calls("unused")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("body and", "a module, tag or pattern is missing before 'the end'"),
+        ("(body or head and not x", "a bracket is open"),
+        ("body or head) and x", r"'\)' has no beginning"),
+        ("body and hed", "no module call 'hed'; did you mean 'head'"),
+        ("class:Cel", "no class 'Cel'; did you mean 'Cell'"),
+        ("op:Ad", "no operator 'Ad'; did you mean 'Add'|the model has Add"),
+        ("category:nothing", "no category 'nothing'"),
+        ("body and head", "'body and head' selects no node"),
+    ],
+)
+def test_a_selection_that_cannot_be_read_or_names_nothing_is_refused(
+    hierarchy: Hierarchy, target: str, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        hierarchy.nodes_in(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("body.*", ["body.cell", "body.cell@1", "body.cell@2"]),
+        ("class:Cell and body", ["body.cell", "body.cell@1"]),
+        ("not body.cell", []),
+        ("not body", ["head"]),
+        ("not class:Linear", ["body.cell@1", "head"]),
+        ("op:Add and head", ["head"]),
+    ],
+)
+def test_calls_are_selected_whole(hierarchy: Hierarchy, target: str, expected: list[str]) -> None:
+    if expected:
+        assert [str(call.id) for call in hierarchy.find_calls(target)] == expected
+    else:
+        with pytest.raises(InputError, match="selects no module call"):
+            hierarchy.find_calls(target)
 
 
 def test_a_node_is_found_by_its_name_or_its_first_output(hierarchy: Hierarchy) -> None:

@@ -376,7 +376,7 @@ class PartCheck:
         key = tuple(part.nodes), part.inputs, part.outputs  # calls of the same nodes need one session
         call = self.extractor.hierarchy.call_by_id[part.call]
         file = self._folder / f"{len(self._sessions)}.onnx" if self._folder and key not in self._sessions else None
-        extraction = self.extractor.extract(call, file)
+        extraction = self.extractor.extract([call], file)
         if key not in self._sessions:
             held = extraction.model
             onnx.checker.check_model(str(held) if isinstance(held, Path) else held, full_check=True)

@@ -22,6 +22,9 @@ from hieronnx.cli.optimize import optimize_command
 from hieronnx.cli.place import place_command
 from hieronnx.cli.profile import profile_command
 from hieronnx.cli.quantize import quantize_command
+from hieronnx.cli.replace import replace_command
+from hieronnx.cli.select import select_command
+from hieronnx.cli.split import split_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 from hieronnx.cli.verify import verify_command
@@ -58,6 +61,9 @@ for _command in (
     place_command,
     profile_command,
     quantize_command,
+    replace_command,
+    select_command,
+    split_command,
     tree_command,
     validate_command,
     verify_command,

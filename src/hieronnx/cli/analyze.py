@@ -25,7 +25,7 @@ from hieronnx.cli.options import (
 @click.command("analyze", short_help="Count nodes, parameters and multiply-adds by module.")
 @path_argument("model")
 @click.option("--category", metavar="NAME", help="Count only nodes of this category of operators.")
-@click.option("--module", metavar="PATTERN", help="Count only nodes in calls that match: a glob over paths and tags.")
+@click.option("--module", metavar="PATTERN", help="Count only these nodes; patterns as for 'hieronnx select'.")
 @click.option("--op", metavar="TYPE", help="Count only nodes of this operator.")
 @click.option("--evidence", metavar="NAME", help="Count only nodes whose call is known by this evidence.")
 @threshold_option("How much of a category should be attributed. May be repeated.")

@@ -1,4 +1,4 @@
-"""`hieronnx extract`: one module call out of an ONNX file, as a model of its own."""
+"""`hieronnx extract`: module calls out of an ONNX file, as a model of its own."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from hieronnx.cli.options import json_option, path_argument, quiet_option
 
 @click.command("extract", short_help="Cut a module call out as a model of its own.")
 @path_argument("model")
-@click.argument("target")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the call that matches."
-)
+@click.argument("targets", nargs=-1, required=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Where to write the part.")
 @click.option(
     "--all",
     "folder",
@@ -28,14 +26,14 @@ from hieronnx.cli.options import json_option, path_argument, quiet_option
 @json_option
 def extract_command(
     model: Path,
-    target: str,
+    targets: tuple[str, ...],
     output: Path | None,
     folder: Path | None,
     relative_names: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Extract the module call TARGET from MODEL as an ONNX model of its own.
+    """Extract the module call TARGET from MODEL, or several together, as an ONNX model of its own.
 
     Its inputs are what the module received, its outputs what it returned; an input that it did not receive is told,
     and so is what it returned and the file does not hold any more.
@@ -47,26 +45,30 @@ def extract_command(
       cell@2                      a later call
       /Model/Encoder/Layer.0      a tag
       'encoder.layer.*'           a glob over these; of calls inside one another the outermost
+      encoder.layer.0..encoder.layer.5
+                                  a range, in the order of execution
+      'class:Block and not head'  or any selection, as for 'hieronnx select'
+
+    Of several calls, what lies between them comes along, and is told.
 
     \b
     Examples:
       hieronnx extract model.onnx encoder.layer.0 -o layer.onnx
+      hieronnx extract model.onnx encoder.layer.0..encoder.layer.5 -o half.onnx
       hieronnx extract model.onnx 'encoder.layer.*' --all layers
     """  # noqa: D301  click wants the backspace itself
     if (output is None) == (folder is None):
         raise click.UsageError("Give one of -o FILE and --all FOLDER.")
     if folder is not None:
-        _extract_all(model, target, folder, relative_names, quiet, as_json)
+        if len(targets) > 1:
+            raise click.UsageError("--all takes one TARGET; write several as 'a or b'.")
+        _extract_all(model, targets[0], folder, relative_names, quiet, as_json)
         return
-    from hieronnx.errors import AmbiguousTargetError, InputError
     from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.extraction import render_extraction
     from hieronnx.tools.extract.extracting import extract
 
-    try:
-        result = extract(model, target, output=output, relative_names=relative_names)
-    except AmbiguousTargetError as error:
-        raise InputError(f"{error}, or take all with --all") from error
+    result = extract(model, *targets, output=output, relative_names=relative_names)
     print_notes(note_torch_scopes(str(model), result.hierarchy.strategy))
     if as_json or not quiet:
         show(result, render_extraction, as_json=as_json)

@@ -27,7 +27,7 @@ _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_t
     "--exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Leave a module in float, and all below it: a path, path@n, a tag, or a glob. May be repeated.",
+    help="Leave a module in float, and all below it; patterns as for 'hieronnx select'. May be repeated.",
 )
 @click.option(
     "--calibration",

@@ -14,8 +14,6 @@ from hieronnx.hierarchy.categories import check_threshold
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
 _DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\*)\s*:(?P<axes>.+)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
-_BYTES = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kMGT]?)i?B?\s*", re.ASCII)
-_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _AXIS = re.compile(r"\s*(?P<axis>\d+)\s*=\s*(?P<label>[A-Za-z_]\w*)\s*")
 
 
@@ -113,6 +111,22 @@ def parse_dim(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
+def parse_bytes(text: str) -> int:
+    """Parse a size in bytes: `2GB`, `500MiB`, `1e9`.
+
+    Raises:
+        InputError: the text has another form.
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    try:
+        number = float(found[1]) if found else 0.0
+    except ValueError:
+        number = 0.0
+    if found is None or number <= 0:
+        raise InputError(f"cannot read the size '{text}'; expected a number of bytes, as in 2GB or 500MiB")
+    return int(number * (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " "))
+
+
 def read_input_specs(path: str | Path) -> list[InputSpec]:
     """Read a JSON file of input specs: `{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}`.
 
@@ -128,15 +142,3 @@ def read_input_specs(path: str | Path) -> list[InputSpec]:
         form = '{"name": {"shape": [1, 8], "dtype": "int64", "range": [0, 99]}}'
         raise InputError(f"the input specs '{path}' do not have the form {form}: {error}") from error
     return [InputSpec(name, fields.dtype, tuple(fields.shape), fields.range) for name, fields in entries.items()]
-
-
-def parse_bytes(text: str) -> int:
-    """Parse a number of bytes: `500MB`, `2GB`, `4096`.
-
-    Raises:
-        InputError: the text has another form.
-    """
-    match = _BYTES.fullmatch(text)
-    if match is None or not float(match["number"]):
-        raise InputError(f"cannot read the size '{text}'; expected a number and a unit, as in 500MB or 2GB")
-    return int(float(match["number"]) * _UNITS[match["unit"]])

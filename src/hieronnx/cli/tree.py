@@ -39,9 +39,9 @@ def tree_command(
     """Print the module calls of MODEL as a tree, or the module of a node or tensor.
 
     For each call: its module, the ONNX nodes of its region (nodes), those of them in no call below it that has a
-    line of its own in the whole tree (own), and its parameters. PATTERN is a glob over module paths and tags: what
-    matches is shown with all below it and the way there. Work of a call that was fused into a node of others, or folded
-    into an initializer, is marked with where it is.
+    line of its own in the whole tree (own), and its parameters. PATTERN selects calls, by globs over module paths and
+    tags or as 'hieronnx select' takes it: what matches is shown with all below it and the way there. Work of a call
+    that was fused into a node of others, or folded into an initializer, is marked with where it is.
 
     Where no call matches, PATTERN is the name of a node or a tensor, as runtimes print it: the answer is the node's
     module call, tag, evidence and origins; of a tensor, those of its producer and its readers.
@@ -52,7 +52,7 @@ def tree_command(
     Examples:
       hieronnx tree model.onnx --depth 2
       hieronnx tree model.onnx 'encoder.layer.0.*' --nodes
-      hieronnx tree model.onnx '*/LayerNorm*'
+      hieronnx tree model.onnx 'class:LayerNorm and not encoder.layer.0'
       hieronnx tree model.onnx /encoder/layer.0/attention/self/MatMul
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.errors import InputError

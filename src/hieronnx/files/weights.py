@@ -121,13 +121,22 @@ class Weight:
         if self.data is not None:
             self.data.copy_to(stream)
             return
+        elements = memoryview(self.read_elements())
+        for start in range(0, len(elements), _LARGE_CHUNK):
+            stream.write(elements[start : start + _LARGE_CHUNK])
+
+    def read_elements(self) -> bytes:
+        """Read the elements alone, as external data has them; strings as a message has them."""
+        if self.data is not None:
+            return self.data.read()
         tensor = self.tensor
         if tensor is None:
             assert self.message is not None  # there is no fourth place
-            tensor = ir.serde.TensorProtoTensor(onnx.TensorProto.FromString(self.message.read()))
-        elements = memoryview(tensor.tobytes())
-        for start in range(0, len(elements), _LARGE_CHUNK):
-            stream.write(elements[start : start + _LARGE_CHUNK])
+            proto = onnx.TensorProto.FromString(self.message.read())
+            if proto.data_type == onnx.TensorProto.STRING:
+                return b"\0".join(proto.string_data)
+            tensor = ir.serde.TensorProtoTensor(proto)
+        return tensor.tobytes()
 
 
 InnerWeight: TypeAlias = tuple[onnx.TensorProto, Weight]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
-from hieronnx.hierarchy.targets import find_calls, find_outermost, match_calls
+from hieronnx.hierarchy.targets import Targets, find_outermost
 
 NodeKey: TypeAlias = tuple[str, str]
 """What identifies a node in its file: the key of its graph, and its first output."""
@@ -188,7 +188,7 @@ class Hierarchy:
         return (known or self.find_call(str(call))).tag
 
     def find_call(self, target: str) -> Call:
-        """Find the one call that a path, a tag or a pattern names; a module's path alone names its first call.
+        """Find the one call that a selection names; a module's path alone names its first call.
 
         Raises:
             InputError: If the target names none, or several.
@@ -200,34 +200,46 @@ class Hierarchy:
         return selected[0]
 
     def find_calls(self, target: str) -> list[Call]:
-        """Find the calls that a path, a tag or a pattern names; of those inside one another the outermost.
+        """Find the calls that a selection names; of those inside one another the outermost.
 
         Raises:
             InputError: If it names none.
         """
-        return find_calls(self.calls, self.modules, target)
+        return self._targets.find_calls(target)
+
+    def find_range(self, target: str) -> list[Call]:
+        """Find the calls that a selection names, or with `a..b` those from one to another in the order of execution.
+
+        Raises:
+            InputError: If it names none, or the second comes before the first.
+        """
+        return self._targets.find_range(target)
+
+    @property
+    def _targets(self) -> Targets:
+        return Targets(self.calls, self.modules, self.nodes)
 
     def select_calls(self, pattern: str) -> set[CallId]:
-        """Select every call that a pattern matches; a module's path alone stands for all its calls.
+        """Select every call that a selection names; a module's path alone stands for all its calls.
 
         Raises:
             InputError: If it matches none.
         """
-        return match_calls(self.calls, pattern) or {call.id for call in self.find_calls(pattern)}
+        return self._targets.select_calls(pattern)
 
-    def nodes_in(self, target: str) -> tuple[Node, ...]:
-        """Return the nodes of the calls that a path, a tag or a pattern names, and of all calls below them.
+    def nodes_in(self, target: str, *, shared: bool = False) -> tuple[Node, ...]:
+        """Return the nodes that a selection names: those of calls with all below them, of operators, of categories.
 
-        A module's path alone stands for all its calls; `cell@1` for one of them.
+        A module's path alone stands for all its calls; `cell@1` for one of them. With `shared`, nodes that work for
+        these calls and for others are among them, wherever they ran.
 
         Raises:
-            InputError: If it names no call.
+            InputError: If it names no call, or no node.
 
         Example:
-            >>> [node.op_type for node in hierarchy.nodes_in("encoder.layer.0")]
+            >>> [node.op_type for node in hierarchy.nodes_in("encoder.layer.0 and not op:Constant")]
         """
-        calls = {below for call in self.select_calls(target) for below in self.tree.below(call)}
-        return tuple(node for node in self.nodes if node.scope in calls)
+        return tuple(self._targets.select_nodes(target, shared=shared))
 
     def find(self, name: str) -> Node:
         """Find a node by its name, or by the name of its first output: what runtimes and viewers show.

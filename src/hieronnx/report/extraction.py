@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hieronnx.errors import count
+from hieronnx.errors import count, list_some
 from hieronnx.hierarchy.records import CallId
 from hieronnx.report.names import clean_line, clean_name, name_call
 from hieronnx.report.summary import render_files, render_model
@@ -34,12 +34,15 @@ def render_extraction(extraction: ExtractResult, *, colour: bool = False) -> str
 
 
 def _describe_part(extraction: ExtractResult) -> str:
-    name = clean_name(str(CallId(extraction.module, extraction.call))) or "the whole model"
+    names = [clean_name(str(call)) for call in extraction.targets]
+    name = list_some(names, 8) or "the whole model"
     parts = [count(len(extraction.nodes), "node"), count(len(extraction.initializers), "initializer")]
     if extraction.pulled_in_nodes:
         parts.append(f"{len(extraction.pulled_in_nodes):,} of the nodes brought along from outside")
+    if extraction.between_nodes:
+        parts.append(f"{len(extraction.between_nodes):,} of other calls that lie between these")
     lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
-    if extraction.calls > 1:
+    if extraction.calls > 1 and len(names) == 1:
         module = clean_name(extraction.module)
         lines.append(f"call {extraction.call} of {extraction.calls}: name another as '{module}@n'")
     return "\n".join(lines)

@@ -48,6 +48,11 @@ def read_inputs(model: Path) -> tuple[FileInput, ...]:
     return describe_inputs(read_skeleton(model).graph)
 
 
+def read_outputs(model: Path) -> tuple[str, ...]:
+    """Read the names of what a file gives."""
+    return tuple(value.name for value in read_skeleton(model).graph.output)
+
+
 def describe_inputs(graph: onnx.GraphProto) -> tuple[FileInput, ...]:
     """Describe what a graph must be given: its inputs, initializers left out."""
     initializers = {tensor.name for tensor in graph.initializer}

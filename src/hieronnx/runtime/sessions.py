@@ -168,6 +168,46 @@ def _divide(exposures: Iterable[Exposure], sizes: Mapping[str, int], limit: int)
         yield chunk
 
 
+# -- a file as it is, run often -----------------------------------------------------------------------------------
+
+
+class Session:
+    """A file that is loaded once and run often, on chosen execution providers."""
+
+    def __init__(self, path: Path, session: Any) -> None:
+        self._path, self._session = path, session
+
+    def run(self, feeds: Mapping[str, Array], names: Sequence[str]) -> dict[str, Array]:
+        """Run the file; return the outputs named.
+
+        Raises:
+            HieronnxError: If ONNX Runtime cannot run it.
+        """
+        try:
+            return dict(zip(names, self._session.run(list(names), dict(feeds)), strict=True))
+        except Exception as error:  # of classes of its own, that share no other base
+            reason = describe_error(error)
+            raise HieronnxError(f"ONNX Runtime cannot run '{self._path}' on these inputs: {reason}") from error
+
+
+def open_session(path: Path, *, providers: Sequence[str], optimized: bool) -> Session:
+    """Load a file into ONNX Runtime.
+
+    Raises:
+        HieronnxError: If it cannot be loaded.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    if not optimized:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return Session(path, ort.InferenceSession(path, options, providers=list(providers)))
+    except Exception as error:  # of classes of its own, that share no other base
+        raise HieronnxError(f"ONNX Runtime cannot load '{path}': {describe_error(error)}") from error
+
+
 # -- the file without its weights -----------------------------------------------------------------------------
 
 
@@ -199,14 +239,21 @@ def open_references(opened: OpenedModel) -> Iterator[tuple[onnx.ModelProto, Path
         MissingExtraError: If ONNX Runtime is not installed.
     """
     require("onnxruntime", "runtime")
+    with as_file(opened) as path:
+        yield _refer(path), path.parent
+
+
+@contextmanager
+def as_file(opened: OpenedModel) -> Iterator[Path]:
+    """Yield the file of a model, whose data is there; one in memory is written to a file that is gone afterwards."""
     if opened.path is not None:
         check_data(opened.path)
-        yield _refer(opened.path), opened.path.parent
+        yield opened.path
         return
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "model.onnx"
         ir.save(opened.model, path, external_data="weights")
-        yield _refer(path), path.parent
+        yield path
 
 
 def _refer(path: Path) -> onnx.ModelProto:

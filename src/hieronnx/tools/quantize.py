@@ -27,6 +27,7 @@ from hieronnx.tools.running import (
     has_external_data,
     run_tool,
 )
+from hieronnx.tools.select import choose_nodes
 
 Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 
@@ -53,8 +54,8 @@ def quantize(
         model: The model, with its hierarchy.
         output: Where to write; the sidecar goes beside it.
         tool: `dynamic` or `static` for int8, `fp16` for half precision.
-        exclude: What is to stay in float: module paths, for all their calls; calls as `path@n`; tags; globs over these.
-            What is below comes with it.
+        exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
+            tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
         calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
             themselves, a mapping for each run.
         random_calibration: For `static`, if there are no inputs: how many runs with random ones.
@@ -76,9 +77,7 @@ def quantize(
 
     def run(source: Path, made: Path, hierarchy: Hierarchy) -> Iterator[str]:
         # A module's path stands for all its calls: they share its weights.
-        matched = {call for pattern in patterns for call in hierarchy.select_calls(pattern)}
-        inside = {below for call in matched for below in hierarchy.tree.below(call)}
-        nodes = [node for node in hierarchy.nodes if node.scope in inside or not inside.isdisjoint(node.origins)]
+        nodes, shared = choose_nodes(hierarchy, patterns)
         inner = next((node for node in nodes if node.graph), None)
         if tool == "fp16" and inner is not None:  # the converter would write a broken file
             raise InputError(
@@ -88,9 +87,9 @@ def quantize(
         feeds = _get_feeds(source, calibration, random_calibration)
         copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
         QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **options)
-        shared = [node.name or node.output for node in nodes if not inside.issuperset(node.origins)]
         if shared:
-            yield f"{len(shared)} of the nodes left in float work for other calls, too: {list_some(shared, 3)}"
+            names = list_some([node.name or node.output for node in shared], 3)
+            yield f"{len(shared)} of the nodes left in float work for other calls, too: {names}"
         if copy.named:
             yield f"{copy.named} nodes had no name of their own, which the tool needs; they got the names of outputs"
         if random_calibration:

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import hieronnx
-from hieronnx.errors import InputError
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.records import ROOT, Call, CallId
 from hieronnx.hierarchy.tags import TagPolicy
@@ -162,7 +161,7 @@ def test_a_long_chain_is_cut_in_no_time() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
     extractor = Extractor(annotated(model, [f"layers.{n // 10}" for n in range(size)]))
     for number in (0, 500, 999):
-        part = extractor.extract(extractor.hierarchy.call_by_id[CallId(f"layers.{number}", 0)])
+        part = extractor.extract([extractor.hierarchy.call_by_id[CallId(f"layers.{number}", 0)]])
         assert (part.input_names, part.output_names) == ((f"t{number * 10}",), (f"t{number * 10 + 10}",))
 
 
@@ -259,7 +258,7 @@ def test_a_part_of_a_part_is_a_part_of_the_whole(name: str, exporter: str, tmp_p
     for call in whole.hierarchy.calls:
         if call.parent != ROOT or whole.find(call.id) is None or call.id.number:
             continue
-        outer = whole.extract(call, tmp_path / "outer.onnx")
+        outer = whole.extract([call], tmp_path / "outer.onnx")
         again = Extractor(tmp_path / "outer.onnx")
         assert again.hierarchy.nodes == outer.hierarchy.nodes
         for below in outer.hierarchy.calls:
@@ -267,7 +266,7 @@ def test_a_part_of_a_part_is_a_part_of_the_whole(name: str, exporter: str, tmp_p
             original = whole.hierarchy.call_by_id.get(CallId(path, below.id.number))
             if original is None or again.find(below.id) is None:
                 continue
-            first, second = whole.extract(original), again.extract(below)
+            first, second = whole.extract([original]), again.extract([below])
             assert names(first.nodes) == names(second.nodes)
             assert set(first.input_names) == set(second.input_names)
             assert set(first.output_names) >= set(second.output_names)
@@ -338,7 +337,7 @@ def test_every_part_of_a_model_is_valid(name: str, exporter: str, tmp_path: Path
     with_nodes = [call for call in extractor.hierarchy.calls if extractor.find(call.id) is not None]
     assert len(with_nodes) > 1
     for call in with_nodes:
-        extractor.extract(call, tmp_path / "part.onnx")
+        extractor.extract([call], tmp_path / "part.onnx")
         assert list(hieronnx.validate(tmp_path / "part.onnx")) == []
 
 
@@ -370,14 +369,6 @@ def test_all_matches_are_written_as_files_of_their_names(tmp_path: Path) -> None
     ]
     assert len(skipped) == 2
     assert "dropout" in skipped[0]
-
-
-def test_extract_takes_one_target(tmp_path: Path) -> None:
-    model = exported("called_in_loop", "dynamo").result.path
-    for targets in ((), ("cell", "cell@1")):
-        with pytest.raises(InputError, match=rf"one target, not {len(targets)}; extract_all"):
-            hieronnx.extract(model, *targets, output=tmp_path / "part.onnx")
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_tags_of_a_part_follow_the_policy_of_the_whole() -> None:

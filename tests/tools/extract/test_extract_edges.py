@@ -283,7 +283,7 @@ def test_a_part_with_modules_from_elsewhere_is_valid(name: str, exporter: str, t
     with_nodes = [call for call in extractor.hierarchy.calls if extractor.find(call.id) is not None]
     assert len(with_nodes) > 1
     for call in with_nodes:
-        extractor.extract(call, tmp_path / "part.onnx")
+        extractor.extract([call], tmp_path / "part.onnx")
         assert list(hieronnx.validate(tmp_path / "part.onnx")) == []
 
 
@@ -322,13 +322,6 @@ def test_a_first_call_has_a_number_too(chain: Path) -> None:
     path = exported("called_in_loop", "dynamo").result.path
     with pytest.raises(hieronnx.HieronnxError, match="'cell' has 3 calls, the last is 'cell@2'"):
         hieronnx.extract(path, "cell@3")
-
-
-def test_the_option_is_named_on_the_command_line_alone(chain: Path) -> None:
-    onnx.save(annotated(CHAIN, ["one", "other"]), "model.onnx")
-    assert "name one of them, or take all with --all" in refusal("o*", "-o", "part.onnx")
-    with pytest.raises(hieronnx.HieronnxError, match=r"name one of them$"):
-        hieronnx.extract("model.onnx", "o*")
 
 
 def test_odd_names_reach_neither_the_terminal_nor_the_folder(chain: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_part_computes_what_the_whole_does(made: Made) -> None:
     with_nodes = [call for call in extractor.hierarchy.calls if extractor.find(call.id) is not None]
     assert with_nodes
     for call in with_nodes:
-        part = extractor.extract(call)
+        part = extractor.extract([call])
         assert isinstance(part.model, onnx.ModelProto)
         onnx.checker.check_model(part.model, full_check=True)
         given = open_session(part.model).run(None, {name: tensors[name] for name in part.input_names})
@@ -88,7 +88,7 @@ def test_inputs_are_arguments_or_listed(made: Made) -> None:
     with_nodes = [call for call in extractor.hierarchy.calls if extractor.find(call.id) is not None]
     assert with_nodes
     for call in with_nodes:
-        part = extractor.extract(call)
+        part = extractor.extract([call])
         received = {item.name for item in call.received or ()}
         assert part.recorded == (call.received is not None)
         for item in part.inputs:

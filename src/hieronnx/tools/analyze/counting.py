@@ -46,7 +46,7 @@ def analyze(
     Args:
         model: The model: a file, a ModelProto or an ir.Model.
         category: Count only nodes of this category of operators.
-        module: Count only nodes in the regions of calls that this target names: a path, a tag, or a glob over these.
+        module: Count only the nodes that this selection names: in a path, a tag, a glob over these, `class:Block`, ….
         op: Count only nodes of this operator.
         evidence: Count only nodes whose scope is known by this evidence.
         thresholds: The percent of a category's nodes that should be attributed, where not the default.
@@ -153,16 +153,16 @@ def _choose(described: Sequence[_Described], rows: TreeRows | None, filters: Map
     if op is not None:
         names = {name for _, item in described for name in (item.op_type, item.operator)}
         check_known("operator", op, sorted(names), "the model has")
-    inside: set[CallId] | None = None
+    inside: set[tuple[str, str]] | None = None
     if rows is not None and "module" in filters:
-        inside = {below for call in rows.matches for below in rows.hierarchy.tree.below(call)}
+        inside = {selected.key for selected in rows.hierarchy.nodes_in(filters["module"])}
     for node, item in described:
         attribution = item.attribution
         if category not in (None, item.category) or op not in (None, item.op_type, item.operator):
             continue
         if evidence is not None and (attribution is None or attribution.evidence != evidence):
             continue
-        if inside is None or (attribution is not None and attribution.scope in inside):
+        if inside is None or (attribution is not None and attribution.key in inside):
             yield node, item
 
 

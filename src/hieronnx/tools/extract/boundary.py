@@ -14,13 +14,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hieronnx.graph.operators import VIEW_OPS
-from hieronnx.hierarchy.records import BoundTensor, CallId
+from hieronnx.hierarchy.records import BoundTensor, Call, CallId
 from hieronnx.tools.extract.source import Source
 
 
 @dataclass(frozen=True, slots=True)
 class CallTensors:
-    """The tensors that a call received and returned, in order, each with the names that it had there.
+    """The tensors that a call, or several, received and returned, in order, each with the names that it had there.
 
     Attributes:
         received: by the arguments that they were.
@@ -37,24 +37,30 @@ class CallTensors:
     recorded: bool
 
 
-def read_io(source: Source, call_id: CallId) -> CallTensors:
-    """Read what a call received and returned, by the tensors that the file still has."""
-    call = source.hierarchy.call_by_id[call_id]
+def read_io(source: Source, call_ids: Sequence[CallId]) -> CallTensors:
+    """Read what calls received and returned, by the tensors that the file still has.
 
-    def name_tensors(bound: Iterable[BoundTensor] | None) -> dict[int | None, tuple[str, ...]]:
+    Where several calls call one tensor by one name, it has that name once.
+    """
+    calls = [source.hierarchy.call_by_id[call_id] for call_id in call_ids]
+
+    def name_tensors(bound: Iterable[tuple[Call, BoundTensor]]) -> dict[int | None, tuple[str, ...]]:
         names: dict[int | None, tuple[str, ...]] = {}
-        for item in bound or ():
+        for call, item in bound:
             tensor = source.view.find_tensor(item.graph, item.tensor)
-            names[tensor] = (*names.get(tensor, ()), item.name)
+            name = f"{call.id}: {item.name}" if tensor is None and len(calls) > 1 else item.name
+            if len(calls) == 1 or name not in names.get(tensor, ()):
+                names[tensor] = (*names.get(tensor, ()), name)
         return names
 
-    received, returned = name_tensors(call.received), name_tensors(call.returned)
+    received = name_tensors((call, item) for call in calls for item in call.received or ())
+    returned = name_tensors((call, item) for call in calls for item in call.returned or ())
     return CallTensors(
         received={tensor: names for tensor, names in received.items() if tensor is not None},
         returned={tensor: names for tensor, names in returned.items() if tensor is not None},
         lost=received.get(None, ()),
         lost_returned=returned.get(None, ()),
-        recorded=call.received is not None and call.returned is not None,
+        recorded=all(call.received is not None and call.returned is not None for call in calls),
     )
 
 
@@ -117,7 +123,7 @@ def find_inputs(source: Source, region: Sequence[int], received: Iterable[int], 
     _take_sizes(source, sorted(t for t in read if flow.size[t] and t not in cut), made, given, inputs)
     for tensor in read:
         if flow.literal[tensor] and tensor not in cut:
-            inputs.pulled_in |= (_derive(source, tensor, made, {}) or {}).keys()
+            inputs.pulled_in |= (derive(source, tensor, made, {}) or {}).keys()
     inputs.pulled_in = _keep_needed(source, read, inputs)
     return inputs
 
@@ -150,7 +156,7 @@ def _look_through(source: Source, tensor: int, made: Collection[int], cut: Colle
         current, *others = view.nodes[producer].reads
         nodes.add(producer)
         for other in others:
-            derived = _derive(source, other, made, {})
+            derived = derive(source, other, made, {})
             if derived is None:
                 return tensor, set()
             nodes |= derived.keys()
@@ -165,9 +171,9 @@ def _take_sizes(
     named = [(name, (tensor, axis)) for tensor in inputs.data for axis, name in enumerate(sized[tensor] or ())]
     axes = {name: owner for name, owner in reversed(named) if isinstance(name, str) and name}  # the first that has it
     for tensor in sizes:
-        derived = _derive(source, tensor, known, axes)
+        derived = derive(source, tensor, known, axes)
         if derived is None:
-            derived = _derive(source, tensor, known.union(given), axes)
+            derived = derive(source, tensor, known.union(given), axes)
             read = (t for index in derived or () for t in source.view.nodes[index].reads)
             inputs.data |= dict.fromkeys(t for t in read if t in given)
         if derived is None:
@@ -178,7 +184,7 @@ def _take_sizes(
             inputs.retaken |= {node: axis for node, axis in derived.items() if axis is not None}
 
 
-def _derive(
+def derive(
     source: Source, tensor: int, known: Collection[int], axes: Mapping[str, tuple[int, int]]
 ) -> dict[int, tuple[int, int] | None] | None:
     """Return the nodes that make a tensor of constants and known tensors; None where more would be needed.
@@ -194,13 +200,13 @@ def _derive(
         if producer is None or view.flow.is_data(current):
             return None
         reads = view.nodes[producer].reads
-        cone[producer] = None if all(t in known for t in reads) else axes.get(_size_taken(source, producer))
+        cone[producer] = None if all(t in known for t in reads) else axes.get(size_taken(source, producer))
         if cone[producer] is None:
             pending += reads
     return cone
 
 
-def _size_taken(source: Source, index: int) -> str:
+def size_taken(source: Source, index: int) -> str:
     """Return the name of the one axis whose size a node takes; nothing where it is another kind of node."""
     node = source.nodes[index]
     if source.view.nodes[index].op != "Shape":
@@ -213,31 +219,34 @@ def _size_taken(source: Source, index: int) -> str:
 # -- outputs ----------------------------------------------------------------------------------------------
 
 
-def find_outputs(source: Source, call: CallId, region: Sequence[int], returned: Collection[int]) -> tuple[int, ...]:
+def find_outputs(
+    source: Source, calls: Sequence[CallId], region: Sequence[int], between: Collection[int], returned: Collection[int]
+) -> tuple[int, ...]:
     """Return what a region makes for others; where others make it all themselves, whatever they read.
 
     Constants and sizes are nothing to be passed on, unless a call received or returned them: they come along with
-    whoever reads them.
+    whoever reads them. What lies between several calls is theirs alone.
     """
     view = source.view
     inside = {*region, *(i for graph in source.bodies_below(region) for i in view.nodes_in[graph])}
     made = [t for index in region for t in view.nodes[index].makes]
     outer = {tensor: list(_outer_readers(source, tensor, inside)) for tensor in made}
-    given = [t for t in made if any(r is None or not _makes_itself(source, r, t, call) for r in outer[t])]
+    given = [t for t in made if any(r is None or not _makes_itself(source, r, t, calls) for r in outer[t])]
     computed = [t for t in given if view.flow.is_data(t) or t in source.returned_by or t in source.received]
     unread = [t for t in made if not view.consumers[t]]
     wanted = [t for t in made if t in returned] + computed
-    asked = _asked_by_sharers(source, call, region)
+    asked = _asked_by_sharers(source, calls, [index for index in region if index not in between])
     asked.update(wanted or given or [t for t in made if outer[t]] or unread or made)
     return tuple(t for t in made if t in asked)
 
 
-def _asked_by_sharers(source: Source, call: CallId, region: Sequence[int]) -> set[int]:
+def _asked_by_sharers(source: Source, calls: Sequence[CallId], region: Sequence[int]) -> set[int]:
     """Return what nodes shared with other branches of the call tree read of what those did not make too.
 
     The part of the other branch has the shared node as well, and begins with it.
     """
-    view, shared = source.view, {*source.hierarchy.tree.below(call), *source.hierarchy.tree.ancestors(call)}
+    view, tree = source.view, source.hierarchy.tree
+    shared = {item for call in calls for item in (*tree.below(call), *tree.ancestors(call))}
     branches: dict[int, set[CallId]] = {}  # the other branches that a node belongs to, by their outermost calls
     for index in region:
         node = source.attributions[index]
@@ -267,7 +276,7 @@ def _outer_readers(source: Source, tensor: int, inside: Collection[int]) -> Iter
             yield owner
 
 
-def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> bool:
+def _makes_itself(source: Source, reader: int, tensor: int, calls: Sequence[CallId]) -> bool:
     """Say whether a reader's own branch of the call tree made the tensor too, before the two copies became one.
 
     So too where the reader is in a call above: that call has itself among the origins.
@@ -278,5 +287,5 @@ def _makes_itself(source: Source, reader: int, tensor: int, call: CallId) -> boo
     if len(origins) < 2:
         return False
     tree, scope = source.hierarchy.tree, source.attributions[reader].scope
-    top = _branch_top(source, scope, set(tree.ancestors(call)))
+    top = _branch_top(source, scope, {above for call in calls for above in tree.ancestors(call)})
     return scope in origins if top is None else any(top in tree.ancestors(origin) for origin in origins)

@@ -1,9 +1,9 @@
-"""Extract: any module call out of an ONNX model, as a model of its own."""
+"""Extract: any module call out of an ONNX model, or several together, as a model of its own."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +19,9 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId, Node
 from hieronnx.hierarchy.tags import escape
+from hieronnx.hierarchy.targets import find_outermost
 from hieronnx.tools.extract.find import Part, explain_no_nodes, find_fused, find_part, find_shared
-from hieronnx.tools.extract.hierarchy import Rebased, rebase_calls, rebase_hierarchy, rebase_parameter
+from hieronnx.tools.extract.hierarchy import Rebased, rebase_hierarchy, rebase_parameter, rebase_part
 from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, rename_tensors
 from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
 from hieronnx.tools.extract.source import Source, prepare
@@ -30,12 +31,12 @@ from hieronnx.tools.extract.source import Source, prepare
 def extract(
     model: ModelLike, *targets: str, output: str | os.PathLike[str] | None = None, relative_names: bool = False
 ) -> ExtractResult:
-    """Extract one module call from a model, with the weights that it needs and no others read.
+    """Extract module calls from a model, together as one, with the weights that they need and no others read.
 
     Args:
         model: The model, with its hierarchy: a file, a ModelProto or an ir.Model.
-        *targets: One target: a tag, a module's path (`encoder.layer.0`), `path@n` for a later call, or a glob that
-            matches one.
+        *targets: Tags, modules' paths (`encoder.layer.0`), `path@n` for a later call, ranges in the order of execution
+            (`encoder.layer.0..encoder.layer.5`), or selections. What lies between several calls comes along.
         output: Where to write the part; its sidecar goes beside it. None: the result holds it.
         relative_names: Whether parameters get their names as the module itself has them.
 
@@ -46,10 +47,12 @@ def extract(
         >>> hieronnx.extract("model.onnx", "encoder.layer.0", output="layer.onnx").input_names
         ('embeddings', 'attention_mask')
     """
-    if len(targets) != 1:
-        raise InputError(f"extract takes one target, not {len(targets)}; extract_all takes a glob that matches several")
+    if not targets:
+        raise InputError("extract takes a target: a module's path, a tag, a range such as 'layers.0..layers.3'")
     extractor = Extractor(model, relative_names=relative_names)
-    return extractor.extract(extractor.hierarchy.find_call(targets[0]), output)
+    found = {call.id for target in targets for call in extractor.hierarchy.find_range(target)}
+    outermost = find_outermost(extractor.hierarchy.calls, found)
+    return extractor.extract([call for call in extractor.hierarchy.calls if call.id in outermost], output)
 
 
 @reads_files
@@ -87,7 +90,7 @@ def extract_all(
     for line in empty.values():
         skipped(line)
     # All that can be wrong with the model shows before anything is written.
-    parts = [extractor.cut(call) for call in calls if call not in empty]
+    parts = [extractor.cut([call]) for call in calls if call not in empty]
     with new_files(Path(folder)):
         outputs = [Path(folder) / f"{_file_stem(part.call, hierarchy)}.onnx" for part in parts]
         for output in outputs:
@@ -107,42 +110,51 @@ class Extractor:
     def __init__(self, model: ModelLike, *, relative_names: bool = False) -> None:
         self.source = prepare(open_model(model))
         self.hierarchy = self.source.hierarchy
-        self._types = ValueTypes(self.source)
+        self.types = ValueTypes(self.source)
         self._relative_names = relative_names
         self.files = list_own_files(self.source.opened.path or self.source.opened.model)
 
-    def find(self, call: CallId) -> Part | None:
-        """Find the part that a call is; None where the file has no node of it."""
-        return find_part(self.source, call)
+    def find(self, *calls: CallId) -> Part | None:
+        """Find the part that a call is, or several together; None where the file has no node of it."""
+        return find_part(self.source, calls)
 
-    def extract(self, call: Call, output: str | os.PathLike[str] | None = None) -> ExtractResult:
-        """Extract one call.
+    def extract(self, calls: Sequence[Call], output: str | os.PathLike[str] | None = None) -> ExtractResult:
+        """Extract one call, or several as one.
 
         Raises:
             HieronnxError: If the file has no node of it, or a file is missing or in the way.
         """
         if output is not None:
             check_output(Path(output), self.files)
-        return self.finish(self.cut(call), output)
+        return self.finish(self.cut(calls), output)
 
-    def cut(self, call: Call) -> _Cut:
-        """Cut one call out, without reading its weights.
+    def cut(self, calls: Sequence[Call]) -> _Cut:
+        """Cut calls out as one part, without reading its weights.
 
         Raises:
             HieronnxError: If the file has no node of it, or a file of weights is missing.
         """
-        source, part = self.source, self.find(call.id)
+        part = self.find(*(call.id for call in calls))
         if part is None:
-            raise HieronnxError(explain_no_nodes(self.hierarchy, call.id))
-        model = build_model(source, part, self._types)
-        rebased = rebase_calls(self.hierarchy, call.id)
+            raise HieronnxError(explain_no_nodes(self.hierarchy, calls[0].id))
+        pieces, hierarchy = self.make_pieces(part, rebase_part(self.source, part))
+        return _Cut(self.hierarchy.call_by_id[part.call], part, pieces, hierarchy)
+
+    def make_pieces(self, part: Part, rebased: Rebased) -> tuple[ModelPieces, Hierarchy]:
+        """Return the model of a part, ready to be written, and its hierarchy.
+
+        Raises:
+            HieronnxError: If a type is not known, or a file is missing.
+        """
+        source = self.source
+        model = build_model(source, part, self.types)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         if names:
             rename_tensors(model, names)
         initializers = (source.values[tensor] for tensor in part.initializers)
         weights = find_weights(source.opened, initializers, source.located, names)
         pieces = ModelPieces(model, weights, find_inner_weights(source.opened, model), frozenset(self.files))
-        return _Cut(call, part, pieces, rebase_hierarchy(source, part, rebased, names))
+        return pieces, rebase_hierarchy(source, part, rebased, names)
 
     def finish(self, cut: _Cut, output: str | os.PathLike[str] | None) -> ExtractResult:
         """Write what was cut out, or put it together in memory.
@@ -200,6 +212,7 @@ def _make_result(
         return tuple(source.attributions[index] for index in chosen)
 
     return ExtractResult(
+        targets=part.calls,
         module=call.id.module,
         call=call.id.number,
         tag=call.tag,
@@ -216,6 +229,7 @@ def _make_result(
         boundary_nodes=pick(boundary),
         shared_nodes=pick(shared),
         fused_with=find_fused(source, part, shared),
+        between_nodes=pick(part.between),
         pulled_in_nodes=pick(part.pulled_in),
         initializers=tuple(item.name for item in hierarchy.initializers),
         hierarchy=hierarchy,

@@ -1,10 +1,15 @@
-"""Finding the part of a graph that one module call is: its nodes, inputs and outputs, what it shares with others.
+"""Finding the part of a graph that a module call is, or several: its nodes, inputs, outputs, what others share of it.
 
 Its nodes are those of the call and the calls below it, and those that it shares with others through origins. Shared
 nodes come along whole. Left out is what only makes the tensors that the call received::
 
     scope   ""        a         a, b      b
     node    Cast  →   Mul   →   Add   →   Relu        a: Mul, Add    b: Add, Relu
+
+The part of several calls has all that lies between them, whosever it is: data that leaves a part does not come back::
+
+    scope   a         ""        b
+    node    Mul   →   Neg   →   Relu                  a and b: Mul, Neg, Relu
 """
 
 from __future__ import annotations
@@ -26,7 +31,9 @@ class Part:
     """What belongs to a part, by the numbers of the whole model's view, in the order of the file.
 
     Attributes:
-        call: the call that it is.
+        call: the call that it is; of several the lowest call above them all.
+        calls: the call itself, or several.
+        between: the nodes of other calls on the way from one of several calls to another.
         region: the nodes of the call, those shared with others included; bodies belong to their nodes.
         pulled_in: constants and sizes from outside that come along, and what only changes the form of an input.
         graphs: the graphs that these nodes are in: the main graph, or bodies inside one another.
@@ -41,6 +48,8 @@ class Part:
     """
 
     call: CallId
+    calls: tuple[CallId, ...]
+    between: tuple[int, ...]
     region: tuple[int, ...]
     pulled_in: tuple[int, ...]
     graphs: frozenset[int]
@@ -64,24 +73,28 @@ class Part:
         return [t for t in self.inputs if t not in self.arguments] if self.io.recorded else list(self.sizes)
 
 
-def find_part(source: Source, call: CallId) -> Part | None:
-    """Find the part that a call is; None where the file has no node of it, literal constants aside.
+def find_part(source: Source, calls: Sequence[CallId]) -> Part | None:
+    """Find the part that a call is, or several together; None where the file has no node of it, literals aside.
 
     Raises:
         HieronnxError: If its nodes lie in graphs that cannot be one.
     """
-    view, io = source.view, read_io(source, call)
-    region = _find_region(source, call, io.received)
+    view, io = source.view, read_io(source, calls)
+    call = source.hierarchy.tree.lowest_above(calls)
+    region, between = _find_region(source, calls, io.received)
     if not region:
         return None
     graphs = _find_graphs(view, region, call)
-    is_whole = source.hierarchy.call_by_id[call].parent is None
+    is_whole = any(source.hierarchy.call_by_id[item].parent is None for item in calls)
+    # What one of several calls returned to another does not leave the part.
+    inner = {t for index in region for t in view.nodes[index].reads} if len(calls) > 1 else set()
     received, returned = (
-        [t for t in tensors if view.tensor_graphs[t] in graphs] for tensors in (io.received, io.returned)
+        [t for t in tensors if view.tensor_graphs[t] in graphs]
+        for tensors in (io.received, [t for t in io.returned if t not in inner])
     )
     made = {t for index in region for t in view.nodes[index].makes}
     passed = [] if is_whole else [t for t in returned if t not in made]  # as it was received, or constants
-    outputs = view.graphs[0].outputs if is_whole else (*find_outputs(source, call, region, io.returned), *passed)
+    outputs = view.graphs[0].outputs if is_whole else (*find_outputs(source, calls, region, between, returned), *passed)
     places = name_equals(source, outputs, io.returned)
     inputs = find_inputs(source, region, received, passed)
     unmade = [t for t in dict.fromkeys(outputs) if view.producers[t] is None]  # the part returns them as they are
@@ -90,6 +103,8 @@ def find_part(source: Source, call: CallId) -> Part | None:
     read = (t for index in (*region, *inputs.pulled_in) for t in view.nodes[index].reads)
     return Part(
         call=call,
+        calls=tuple(calls),
+        between=tuple(sorted(between.intersection(region))),
         region=tuple(region),
         pulled_in=tuple(sorted(inputs.pulled_in)),
         graphs=graphs,
@@ -107,17 +122,25 @@ def find_part(source: Source, call: CallId) -> Part | None:
 # -- its nodes ---------------------------------------------------------------------------------------------
 
 
-def _find_region(source: Source, call: CallId, received: Iterable[int]) -> list[int]:
-    """Find the nodes of a call, in the order of the file; none where it has literal constants alone."""
-    calls = set(source.hierarchy.tree.below(call))
+def _find_region(source: Source, targets: Sequence[CallId], received: Iterable[int]) -> tuple[list[int], set[int]]:
+    """Find the nodes of calls, in the order of the file, and those of them that lie between several calls.
+
+    There are none where the calls have literal constants alone.
+    """
+    calls = {below for target in targets for below in source.hierarchy.tree.below(target)}
     nodes = {index for item in calls for index in source.nodes_of.get(item, ())}
     if all(source.view.nodes[index].op == "Constant" for index in nodes):
-        return []  # a literal is no work
+        return [], set()  # a literal is no work
+    call = source.hierarchy.tree.lowest_above(targets)
     top = _find_top(source, nodes, call)
-    top |= _find_between(source, top, calls, call)
-    if source.hierarchy.call_by_id[call].parent is None:
-        return sorted(top)
-    return _leave_received(source, _leave_sizes(source, sorted(top)), calls, received)
+    above = set(source.hierarchy.tree.ancestors(call))
+    between = _find_between(source, top, calls, above if len(targets) == 1 else None)
+    top |= between
+    if source.hierarchy.call_by_id[call].parent is None and call in calls:
+        return sorted(top), set()
+    own = {index for index in top if source.attributions[index].scope in calls}
+    joined = set() if len(targets) == 1 else between
+    return _leave_received(source, _leave_sizes(source, sorted(top)), own | joined, received), joined
 
 
 def _find_top(source: Source, nodes: set[int], call: CallId) -> set[int]:
@@ -164,12 +187,15 @@ def _find_graphs(view: View, region: Iterable[int], call: CallId) -> frozenset[i
     return graphs
 
 
-def _find_between(source: Source, top: set[int], calls: Collection[CallId], call: CallId) -> set[int]:
-    """Return the nodes of calls above on a way from the call's own nodes back into its part: they ran while it did.
+def _find_between(
+    source: Source, top: set[int], calls: Collection[CallId], others: Collection[CallId] | None
+) -> set[int]:
+    """Return the nodes of some other calls on a way from the calls' own nodes back into their part; None for any.
 
-    A node that is only shared is no beginning of such a way: it ran in another call, maybe long before.
+    Of one call these are nodes of calls above, which ran while it did. A node that is only shared is no beginning of
+    such a way: it ran in another call, maybe long before.
     """
-    view, above = source.view, set(source.hierarchy.tree.ancestors(call))
+    view = source.view
     own = {index for index in top if source.attributions[index].scope in calls}
     if not own:
         return set()
@@ -180,7 +206,7 @@ def _find_between(source: Source, top: set[int], calls: Collection[CallId], call
             producer = view.producers[tensor]
             if producer is None or producer < first or producer in before or producer in top:
                 continue
-            if source.attributions[producer].scope in above:
+            if others is None or source.attributions[producer].scope in others:
                 before.add(producer)
                 pending.append(producer)
     between: set[int] = set()
@@ -202,10 +228,10 @@ def _leave_sizes(source: Source, region: list[int]) -> list[int]:
     return [index for index in region if index not in guessed or here.issuperset(nodes[index].reads)] or region
 
 
-def _leave_received(source: Source, region: list[int], calls: Collection[CallId], received: Iterable[int]) -> list[int]:
+def _leave_received(source: Source, region: list[int], inside: set[int], received: Iterable[int]) -> list[int]:
     """Leave out the nodes of others that only make what the call received: the part begins after them."""
     nodes, producers = source.view.nodes, source.view.producers
-    own = {index for index in region if source.attributions[index].scope in calls}
+    own = inside.intersection(region)
     given = {t for t in received if producers[t] not in own}
     makers = {producers[t] for t in given}
     if makers.isdisjoint(region):
@@ -227,8 +253,13 @@ def _leave_received(source: Source, region: list[int], calls: Collection[CallId]
 
 def find_shared(source: Source, part: Part) -> list[int]:
     """Return the nodes that stand for other calls too."""
-    below = set(source.hierarchy.tree.below(part.call))
-    return [index for index in part.region if not below.issuperset(source.attributions[index].origins)]
+    below, between = _calls_below(source, part), set(part.between)
+    shared = (index for index in part.region if not below.issuperset(source.attributions[index].origins))
+    return [index for index in shared if index not in between]
+
+
+def _calls_below(source: Source, part: Part) -> set[CallId]:
+    return {below for call in part.calls for below in source.hierarchy.tree.below(call)}
 
 
 def find_fused(source: Source, part: Part, shared: Collection[int]) -> tuple[CallId, ...]:
@@ -237,7 +268,7 @@ def find_fused(source: Source, part: Part, shared: Collection[int]) -> tuple[Cal
     Of equal nodes one was kept, and it ran in one of the calls that it stands for. A fused node ran in none of them; or
     it begins before the call did, or ends after it. What constants and sizes are computed by is nobody's work.
     """
-    below, view = set(source.hierarchy.tree.below(part.call)), source.view
+    below, view = _calls_below(source, part), source.view
     unreturned = (t for t in part.outputs if t not in part.places)
     outside = {*part.undeclared_inputs, *unreturned} if part.io.recorded else set()
     fused: dict[CallId, None] = {}

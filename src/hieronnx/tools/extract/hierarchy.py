@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hieronnx.graph.walks import body_key
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy, find_owner, walk_up
 from hieronnx.hierarchy.records import BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import CallSite, TagPolicy, build_calls, expect_tags
 from hieronnx.tools.extract.find import Part
@@ -26,9 +26,23 @@ class Rebased:
     """The calls that the part has, as the whole model and as the part names them."""
 
 
-def rebase_calls(hierarchy: Hierarchy, call: CallId) -> Rebased:
-    """Name the modules and calls at and below a call as seen from there."""
-    inside = set(hierarchy.tree.below(call))
+def rebase_part(source: Source, part: Part) -> Rebased:
+    """Name the modules and calls of a part as seen from its call; of several calls, those that it has nodes of."""
+    tree = source.hierarchy.tree
+    if part.calls == (part.call,):
+        return rebase_calls(source.hierarchy, part.call)
+    below = set(tree.below(part.call))
+    touched = {below for call in part.calls for below in tree.below(call)}
+    nodes = (source.attributions[index] for index in part.region)
+    touched |= {call for node in nodes for call in (node.scope, *node.origins)}
+    inside = {above for call in touched & below for above in tree.ancestors(call)} & below
+    return rebase_calls(source.hierarchy, part.call, inside | {part.call})
+
+
+def rebase_calls(hierarchy: Hierarchy, call: CallId, inside: Collection[CallId] | None = None) -> Rebased:
+    """Name the modules and calls at and below a call as seen from there; all, or only these, the call among them."""
+    region = set(hierarchy.tree.below(call))
+    inside = region if inside is None else inside
     below = [item for item in hierarchy.calls if item.id in inside]
     paths = _rebase_paths(hierarchy, below)
     numbers, new_ids, sites = Counter[str](), dict[CallId, CallId](), list[CallSite]()
@@ -39,6 +53,8 @@ def rebase_calls(hierarchy: Hierarchy, call: CallId) -> Rebased:
         parent = None if item.parent is None or item.id == call else new_ids[item.parent]
         sites.append(CallSite(new_ids[item.id], parent, _relative(item.via, below[0].via)))
     modules = _rebase_modules(hierarchy, paths, call.module)
+    if len(inside) < len(region):
+        modules = _leave_uncalled(modules, hierarchy.tree, new_ids, call)
     classes = {path: module.qualified_class for path, module in modules.items()}
     return Rebased(modules, build_calls(sites, classes, hierarchy.policy), paths, new_ids)
 
@@ -78,7 +94,27 @@ def _rebase_modules(hierarchy: Hierarchy, paths: Mapping[str, str], root: str) -
             if step not in modules[above].children:
                 modules[above] = _add_child(modules[above], step, modules[new])
             new = above
-    return _expect_tags(modules, hierarchy.policy)
+    return set_expected_tags(modules, hierarchy.policy)
+
+
+def _leave_uncalled(
+    modules: dict[str, Module], tree: CallTree, new_ids: Mapping[CallId, CallId], root: CallId
+) -> dict[str, Module]:
+    """Leave out the modules that are in no call of the part; of those that it has in part, the rest is not known."""
+    whole = [new.module for old, new in new_ids.items() if old != root and set(tree.below(old)) <= new_ids.keys()]
+    parts = {above for path in (new.module for new in new_ids.values()) for above in walk_up(path)}
+    kept = {path for path in modules if path in parts or any(_is_below(path, above) for above in whole)}
+    result = {}
+    for path, module in modules.items():
+        if path not in kept:
+            continue
+        if path not in whole and not any(_is_below(path, above) for above in whole):
+            children = tuple(name for name in module.children if f"{path}.{name}".removeprefix(".") in kept)
+            classes = {name: item for name, item in module.child_classes.items() if name in children}
+            known = tuple(p for p in module.parameters if find_owner(modules, f"{path}.{p}".removeprefix(".")) in kept)
+            module = replace(module, children=children, child_classes=classes, parameters=known, parameter_count=None)
+        result[path] = module
+    return result
 
 
 def _add_child(module: Module, name: str, child: Module) -> Module:
@@ -86,7 +122,7 @@ def _add_child(module: Module, name: str, child: Module) -> Module:
     return replace(module, children=(*module.children, name), child_classes=classes)
 
 
-def _expect_tags(modules: dict[str, Module], policy: TagPolicy) -> dict[str, Module]:
+def set_expected_tags(modules: dict[str, Module], policy: TagPolicy) -> dict[str, Module]:
     """Set the tags that the structure of a part lets expect; none where that of the whole model is not known."""
     containers = {path for path, module in modules.items() if path and module.expected_tag is None}
     if modules[""].expected_tag is None:

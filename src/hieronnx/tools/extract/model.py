@@ -80,9 +80,9 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
         HieronnxError: If the type of an input is not known.
     """
     view = source.view
-    model = _make_model(source)
+    model = make_model(source)
     graph = model.graph
-    graph.name = str(part.call) or source.hierarchy.modules[""].class_name
+    graph.name = " ".join(map(str, part.calls)) or source.hierarchy.modules[""].class_name
     for index in part.nodes:
         graph.node.append(ir.serde.serialize_node(source.nodes[index]))
         if index in part.retaken:  # this Shape takes the size of another tensor's axis
@@ -106,7 +106,7 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     return model
 
 
-def _make_model(source: Source) -> onnx.ModelProto:
+def make_model(source: Source) -> onnx.ModelProto:
     """Make an empty model with all that the whole one says of itself."""
     whole = source.opened.model
     empty = ir.Model(

@@ -1,4 +1,4 @@
-"""The record of an extraction: one module call as a model of its own."""
+"""The record of an extraction: one module call, or several, as a model of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from hieronnx.errors import list_some
 from hieronnx.files.opening import sidecar_path
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
@@ -57,10 +58,11 @@ class ConstantArgument:
 
 @dataclass(frozen=True, slots=True)
 class ExtractResult(Result):
-    """One module call as a model of its own. Nodes are those of the whole model, with their calls there.
+    """One module call, or several, as a model of its own. Nodes are those of the whole model, with their calls there.
 
     Attributes:
-        module: the module's path in the whole model.
+        targets: the calls that were extracted.
+        module: the module's path in the whole model; of several calls, that of the lowest call above them.
         call: which of its calls it is.
         tag: the call's tag in the whole model.
         calls: how many calls the module has there.
@@ -80,6 +82,7 @@ class ExtractResult(Result):
         shared_nodes: the nodes that other calls share: one node is left of several equal ones, or several became
             one. Their origins say which calls.
         fused_with: the calls whose work cannot be told from this one's: one node does both.
+        between_nodes: the nodes of other calls that came along because they lie between several.
         pulled_in_nodes: the nodes from outside that came along: constants, sizes of the part's inputs, and what
             changes the form of these alone.
         initializers: what the part has of them, by the names there.
@@ -89,6 +92,7 @@ class ExtractResult(Result):
 
     _derived: ClassVar[tuple[str, ...]] = ("files", "input_names", "output_names")
 
+    targets: tuple[CallId, ...]
     module: str
     call: int
     tag: str
@@ -105,6 +109,7 @@ class ExtractResult(Result):
     boundary_nodes: tuple[Node, ...]
     shared_nodes: tuple[Node, ...]
     fused_with: tuple[CallId, ...]
+    between_nodes: tuple[Node, ...]
     pulled_in_nodes: tuple[Node, ...]
     initializers: tuple[str, ...]
     hierarchy: Hierarchy
@@ -131,4 +136,5 @@ class ExtractResult(Result):
 
     def __repr__(self) -> str:
         ends = f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"
-        return f"ExtractResult({str(CallId(self.module, self.call))!r}: {len(self.nodes)} nodes, {ends})"
+        names = list_some([repr(str(call)) for call in self.targets], 3)
+        return f"ExtractResult({names}: {len(self.nodes)} nodes, {ends})"

@@ -37,7 +37,7 @@ def dump_culprit(opened: OpenedModel, run: SampleRun, culprit: Culprit, folder: 
     make_folder(place)
     part = place / "part.onnx"
     extractor = Extractor(opened.path or opened.model)
-    extractor.extract(extractor.hierarchy.call_by_id[culprit.id], part)
+    extractor.extract([extractor.hierarchy.call_by_id[culprit.id]], part)
     with open_runner(open_structure(part)) as runner:
         inputs = run.collect([item.name for item in runner.inputs])
         actual = runner.run(inputs)

@@ -22,6 +22,7 @@ import pytest
 from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import hieronnx
 import support.cli
 from hieronnx.cli import cli
 from hieronnx.files.opening import sidecar_path
@@ -74,6 +75,10 @@ class Place:
         return self.root / "good" / "good.onnx"
 
     @property
+    def part(self) -> Path:
+        return self.root / "good" / "part.onnx"
+
+    @property
     def out(self) -> Path:
         return self.root / "out"
 
@@ -107,6 +112,20 @@ COMMANDS: dict[str, list[Callable[[Place], list[object]]]] = {
         lambda p: [p.model, "-o", p.out / "small.onnx", "--with", "dynamic"],
         lambda p: [p.model, "-o", p.out / "small.onnx", "--with", "fp16"],
     ],
+    "profile": [
+        lambda p: [p.model, "--runs", 1, "--warmup", 0, "--no-roofline"],
+        lambda p: [p.model, "--runs", 1, "--warmup", 0, "--no-roofline", "--in-isolation", "layers.0"],
+    ],
+    "place": [lambda p: [p.model, "-o", p.out / "placed.onnx", "--on", "cpu:*"]],
+    "select": [lambda p: [p.model, "layers.*", "--for", "ort"]],
+    "split": [
+        lambda p: [p.model, "--at", "layers.1", "--into", p.out / "stages"],
+        lambda p: [p.model, "--stages", 2, "--into", p.out / "stages", "--check"],
+    ],
+    "replace": [
+        lambda p: [p.model, "layers.0", p.part, "-o", p.out / "replaced.onnx"],
+        lambda p: [p.good, "layers.0", p.model, "-o", p.out / "replaced.onnx"],
+    ],
     "verify": [
         lambda p: [p.model, "--against", p.good],
         lambda p: [p.good, "--against", p.model, "--optimization", "basic"],
@@ -119,7 +138,7 @@ COMMANDS: dict[str, list[Callable[[Place], list[object]]]] = {
 }
 """For each command the ways in which it is given the stranger's file."""
 TAKE_NO_FILE = {"export", "demo"}
-WRITE_NOTHING = {"analyze", "tree", "validate", "compare", "verify"}
+WRITE_NOTHING = {"analyze", "tree", "validate", "compare", "profile", "select", "verify"}
 CASES = [(name, number) for name, ways in COMMANDS.items() for number in range(len(ways))]
 
 
@@ -313,6 +332,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place.secret.write_bytes(SECRET)
     (place.root / "net.py").write_text(NET)
     write_layered(place.good)
+    hieronnx.extract(place.good, "layers.0", output=place.part)
     write_layered(place.model)
     model = onnx.load(place.model)
     for tensor in model.graph.initializer:

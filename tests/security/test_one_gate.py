@@ -28,6 +28,8 @@ ALLOWED = {
     # the user's own paths, from the command line
     "runtime.inputs": {"np.load"},  # inputs, without pickles
     "cli.syntax": {"read_bytes"},  # specs of inputs
+    "tools.split.costs": {"read_bytes"},  # a saved profile
+    "tools.profile.comparing": {"read_bytes"},  # likewise
     "cli.console": {"write_text", "os.replace"},  # a report, in a staging folder
     # a source file of torch's
     "capture.load": {"read_text"},
@@ -38,6 +40,11 @@ ALLOWED = {
     "capture.torchscript.route": {"open"},
     "capture.recorded": {"open", "read_bytes", "ir.load"},
     "runtime.sessions": {"ir.save"},
+    # a trace of the user's or ONNX Runtime's own, in a folder of ours; weights, after check_data let them pass
+    "runtime.profiles": {"read_bytes", "unlink", "load_external_data_for_tensor"},
+    "tools.split.splitting": {"write_bytes"},
+    "tools.verify.dumping": {"write_text"},  # that of files/
+    "tools.split.triton": {"copyfile", "write_text"},
     "tools.running": {"onnx.load", "onnx.save", "write_bytes"},
     # the model that the user named, after check_data let all of its data pass
     "tools.optimize": {"ir.load", "ir.save", "save_model"},

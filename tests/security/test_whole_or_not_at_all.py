@@ -37,12 +37,16 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "export": lambda _, output: export(output),
     "extract": lambda new, output: hieronnx.extract(new, "a", output=output),
     "optimize": lambda new, output: hieronnx.optimize(new, output=output, tool="ort-basic"),
+    "place": lambda new, output: hieronnx.place(new, output=output, on=["cpu:*"]),
     "quantize": lambda new, output: hieronnx.quantize(new, output=output, tool="fp16"),
+    "replace": lambda new, output: hieronnx.replace(new, "a", hieronnx.extract(new, "a").model, output=output),
     "validate": lambda new, _: hieronnx.validate(new, fix=True),
 }
 """What each command that writes a model does, its name first."""
-REPORTS = {"analyze", "compare"}
+REPORTS = {"analyze", "compare", "profile", "verify"}
 """The commands that write a report and no model."""
+FOLDERS = {"split"}
+"""Those that write a folder."""
 READ = {"baseline", "calibration", "input_specs", "inputs"}
 """The options whose files are read."""
 
@@ -71,7 +75,7 @@ def is_writer(command: click.Command) -> bool:
 def test_every_command_that_writes_is_in_the_table() -> None:
     writers = {name for name, command in cli.commands.items() if is_writer(command)}
     # The demo is an export.
-    assert writers == {name.partition(" ")[0] for name in WRITERS} | REPORTS | {"demo"}, (
+    assert writers == {name.partition(" ")[0] for name in WRITERS} | REPORTS | FOLDERS | {"demo"}, (
         "add the command to WRITERS or REPORTS"
     )
 

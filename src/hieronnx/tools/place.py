@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from hieronnx.errors import InputError, require
+from hieronnx.errors import HieronnxError, InputError, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import load, open_model, require_hierarchy, sidecar_path
 from hieronnx.files.writing import write
 from hieronnx.graph.view import ModelLike
@@ -74,6 +75,7 @@ class PlaceResult(WritingResult):
         return f"PlaceResult({placed}, {self.unplaced} as ONNX Runtime chooses)"
 
 
+@reads_files
 def place(
     model: ModelLike,
     *,
@@ -117,7 +119,13 @@ def place(
     written = write(model, hierarchy, target, embed=embed, sidecar=sidecar, annotations=(ANNOTATION, annotations))
     devices = dict.fromkeys(device for device, _ in rules)
     settings = {SETTINGS: "; ".join(f"{device}(={device})" for device in devices)}
-    given = find_assignments(open_model(target), settings, providers) if check else {}
+    given: Mapping[NodeKey, str] = {}
+    notes: list[str] = []
+    if check:
+        try:
+            given = find_assignments(open_model(target), settings, providers)
+        except HieronnxError as error:  # the file is written, and is what was asked for
+            notes.append(f"what each node is given could not be seen: {error}")
     return PlaceResult(
         path=target,
         sidecar=sidecar_path(target) if sidecar else None,
@@ -125,7 +133,7 @@ def place(
         unplaced=len(hierarchy.nodes) - len(placed),
         session_options=settings,
         hierarchy=load(target) if embed or sidecar else written,
-        notes=tuple(_note_misplaced(rules, placed, given)),
+        notes=(*notes, *_note_misplaced(rules, placed, given)),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from hieronnx.errors import InputError, check_known, count, list_some
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike, View
@@ -93,6 +94,7 @@ class Selection(Result):
         return f"Selection({count(len(self.nodes), 'node')} of {self.model!r})"
 
 
+@reads_files
 def select(
     model: ModelLike,
     *patterns: str,

@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from hieronnx.errors import InputError, check_known, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.view import ModelLike
@@ -31,6 +32,7 @@ _WARM = 2
 """With more runs than this, the first one of a trace can be left out."""
 
 
+@reads_files
 def profile(
     model: ModelLike,
     *,

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 
 from hieronnx.errors import HieronnxError
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model
 from hieronnx.files.weights import Weight, find_inner_weights
 from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
@@ -25,6 +26,7 @@ from hieronnx.tools.replace.result import ReplaceResult
 from hieronnx.tools.replace.work import Work
 
 
+@reads_files
 def replace(
     model: ModelLike, target: str, part: ModelLike, *, output: str | os.PathLike[str] | None = None
 ) -> ReplaceResult:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from hieronnx.errors import HieronnxError, InputError, check_known, require
+from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_structure
 from hieronnx.files.pipeline import (
     DOCUMENT,
@@ -44,6 +45,7 @@ from hieronnx.tools.split.triton import write_triton
 BALANCES = ("time", "multiply-adds", "bytes")
 
 
+@reads_files
 def split(
     model: ModelLike,
     *,
@@ -111,6 +113,7 @@ def split(
         if dims and any(cut.bytes is None for cut in records[1]):
             records = records[0], _measure_cuts(new, records[1], dims, notes)
             _write_document(new, _make_document(extractor, chosen, records, sizes))
+        checked = check_pipeline(model, new, inputs) if check else None
     if triton is not None:
         write_triton(folder, triton)
     return SplitResult(
@@ -120,7 +123,7 @@ def split(
         cuts=records[1],
         balance=chosen,
         shared_weights=_find_shared(records[0]),
-        check=check_pipeline(model, folder, inputs) if check else None,
+        check=checked,
         notes=tuple(notes),
     )
 

@@ -59,7 +59,11 @@ def is_literal_node(source: Source, index: int) -> bool:
 
 
 def make_timeline(source: Source) -> Timeline:
-    """Find when each node runs."""
+    """Find when each node runs.
+
+    Raises:
+        HieronnxError: If a node reads what is made after it.
+    """
     view, nodes = source.view, source.view.nodes_in[0]
     calls = source.hierarchy.calls
     begins = {call.id: position for position, call in enumerate(calls)}
@@ -70,6 +74,9 @@ def make_timeline(source: Source) -> Timeline:
     readers = _find_readers(source, nodes)
     latest: dict[int, int] = {}
     for index in reversed(nodes):
+        if any(reader not in latest for reader in readers[index]):
+            name = source.attributions[index].name or source.attributions[index].output
+            raise HieronnxError(f"what '{name}' makes is read before it; sort the file's nodes, or fix what made it")
         later = (latest[reader] for reader in readers[index])
         latest[index] = min((ends[source.attributions[index].scope], *later))
     times: dict[int, int] = {}

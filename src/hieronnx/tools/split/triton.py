@@ -14,8 +14,9 @@ from pathlib import Path
 import onnx
 
 from hieronnx.errors import HieronnxError, InputError
+from hieronnx.files.external import copy_data
 from hieronnx.files.pipeline import read_pipeline, writing_folder
-from hieronnx.files.wire import read_locations, read_skeleton
+from hieronnx.files.wire import read_skeleton
 
 _CONFIG = "config.pbtxt"
 _TYPES = {
@@ -63,8 +64,7 @@ def write_triton(
             version = new / model / "1"
             version.mkdir(parents=True)
             shutil.copyfile(stages / stage.file, version / "model.onnx")
-            for location in sorted(read_locations(stages / stage.file)):
-                shutil.copyfile(stages / location, version / location)
+            copy_data(stages / stage.file, version)
             lines = [_field("name", model), _field("platform", "onnxruntime_onnx"), "max_batch_size: 0"]
             lines += _list_ends("input", (values[item] for item in stage.inputs))
             lines += _list_ends("output", (values[item] for item in stage.outputs))

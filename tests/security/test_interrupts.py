@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 import hieronnx
 from hieronnx.cli import cli
@@ -20,6 +21,7 @@ def start_export(folder: Path, exporter: str) -> int:
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:
+        torch.set_num_threads(1)  # the threads that torch had did not come along
         os.close(receiving)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)

@@ -108,6 +108,7 @@ def die_at(moment: int, action: Callable[[], Any]) -> bool:
     """Run something in a child that is killed before its nth change of names; say whether it was."""
     child = os.fork()
     if child == 0:
+        torch.set_num_threads(1)  # the threads that torch had did not come along
         left = moment
 
         def count(real: Callable[..., Any]) -> Callable[..., Any]:

@@ -69,6 +69,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.place import PlacedNodes as PlacedNodes
     from hieronnx.tools.place import PlaceResult as PlaceResult
     from hieronnx.tools.place import place as place
+    from hieronnx.tools.precision.quantizing import quantize as quantize
+    from hieronnx.tools.precision.result import ModuleSensitivity as ModuleSensitivity
+    from hieronnx.tools.precision.result import SensitivityResult as SensitivityResult
+    from hieronnx.tools.precision.result import TargetSearch as TargetSearch
+    from hieronnx.tools.precision.result import Trial as Trial
+    from hieronnx.tools.precision.sensitivity import sensitivity as sensitivity
     from hieronnx.tools.profile.changes import CallChange as CallChange
     from hieronnx.tools.profile.changes import IsolatedCall as IsolatedCall
     from hieronnx.tools.profile.changes import ProfileComparison as ProfileComparison
@@ -79,7 +85,6 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.profile.result import Machine as Machine
     from hieronnx.tools.profile.result import ProfileResult as ProfileResult
     from hieronnx.tools.profile.result import TimeGroup as TimeGroup
-    from hieronnx.tools.quantize import quantize as quantize
     from hieronnx.tools.replace.replacing import replace as replace
     from hieronnx.tools.replace.result import ReplaceResult as ReplaceResult
     from hieronnx.tools.results import WrittenFile as WrittenFile
@@ -129,7 +134,9 @@ _NAMES = {
     "tools.profile.changes": "CallChange IsolatedCall ProfileComparison",
     "tools.profile.profiling": "profile",
     "tools.profile.result": "CallTime Kernel KernelShare Machine ProfileResult TimeGroup",
-    "tools.quantize": "quantize",
+    "tools.precision.quantizing": "quantize",
+    "tools.precision.result": "ModuleSensitivity SensitivityResult TargetSearch Trial",
+    "tools.precision.sensitivity": "sensitivity",
     "tools.replace.replacing": "replace",
     "tools.replace.result": "ReplaceResult",
     "tools.results": "WrittenFile",

@@ -117,6 +117,7 @@ COMMANDS: dict[str, list[Callable[[Place], list[object]]]] = {
         lambda p: [p.model, "--runs", 1, "--warmup", 0, "--no-roofline", "--in-isolation", "layers.0"],
     ],
     "place": [lambda p: [p.model, "-o", p.out / "placed.onnx", "--on", "cpu:*"]],
+    "sensitivity": [lambda p: [p.model]],
     "select": [lambda p: [p.model, "layers.*", "--for", "ort"]],
     "split": [
         lambda p: [p.model, "--at", "layers.1", "--into", p.out / "stages"],
@@ -138,7 +139,7 @@ COMMANDS: dict[str, list[Callable[[Place], list[object]]]] = {
 }
 """For each command the ways in which it is given the stranger's file."""
 TAKE_NO_FILE = {"export", "demo"}
-WRITE_NOTHING = {"analyze", "tree", "validate", "compare", "profile", "select", "verify"}
+WRITE_NOTHING = {"analyze", "tree", "validate", "compare", "profile", "select", "sensitivity", "verify"}
 CASES = [(name, number) for name, ways in COMMANDS.items() for number in range(len(ways))]
 
 

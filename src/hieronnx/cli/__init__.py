@@ -24,6 +24,7 @@ from hieronnx.cli.profile import profile_command
 from hieronnx.cli.quantize import quantize_command
 from hieronnx.cli.replace import replace_command
 from hieronnx.cli.select import select_command
+from hieronnx.cli.sensitivity import sensitivity_command
 from hieronnx.cli.split import split_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
@@ -63,6 +64,7 @@ for _command in (
     quantize_command,
     replace_command,
     select_command,
+    sensitivity_command,
     split_command,
     tree_command,
     validate_command,

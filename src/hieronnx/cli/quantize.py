@@ -11,6 +11,7 @@ from hieronnx.cli.carry import finish_tool
 from hieronnx.cli.options import path_argument, verify_option, writing_options
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types"}
+_OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
 
 
 @click.command("quantize", short_help="Run a quantizer, all but chosen modules, and keep the hierarchy.")
@@ -43,6 +44,23 @@ _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_t
 )
 @click.option("--per-channel", is_flag=True, help="For dynamic and static: a scale for each channel of a weight.")
 @click.option("--keep-io-types", is_flag=True, help="For fp16: leave the model's inputs and outputs in float.")
+@click.option(
+    "--target",
+    metavar="TARGET",
+    help="Keep as few modules in float as need be: 'snr>=30', 'cosine>=0.999', or 'drop<=0.01' of the --metric.",
+)
+@click.option(
+    "--metric",
+    metavar="FILE.PY:FUNCTION",
+    help="How good a model is: called with a function that runs it, inputs by name to outputs by name.",
+)
+@click.option("--budget", type=click.IntRange(min=1), metavar="N", help="For --target: how many candidates to build.")
+@click.option(
+    "--favour",
+    type=click.Choice(["multiply-adds", "bytes"]),
+    help="For --target: what is to be in 8 bits as far as possible; multiply-adds if not given.",
+)
+@click.option("--best", is_flag=True, help="For a --target that cannot be met: write the best that was found.")
 @verify_option
 @click.pass_context
 def quantize_command(context: click.Context, /, model: Path, **options: Any) -> None:
@@ -52,19 +70,26 @@ def quantize_command(context: click.Context, /, model: Path, **options: Any) -> 
     Examples:
       hieronnx quantize model.onnx -o int8.onnx --with dynamic --exclude 'encoder.layer.0.*'
       hieronnx quantize model.onnx -o int8.onnx --with static --calibration inputs.npz
+      hieronnx quantize model.onnx -o int8.onnx --with static --calibration inputs.npz --target 'snr>=30'
       hieronnx quantize model.onnx -o half.onnx --with fp16 --exclude '*.LayerNorm'
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.tools.quantize import quantize
+    from hieronnx.tools.precision.quantizing import quantize
 
     tool = options["tool"]
     # What was not given is not passed on: not every tool has these.
-    given = {name: value for name, value in options.items() if value or name not in _OF_QUANTIZERS}
+    given = {name: value for name, value in options.items() if value or name not in _OF_QUANTIZERS | _OF_TARGETS}
+    if "target" not in given and (left := sorted(_OF_TARGETS & given.keys())):
+        raise click.UsageError(f"--{left[0]} is for --target.")
     if "calibration" in given and "random_calibration" in given:
         raise click.UsageError("Give one of --calibration and --random-calibration.")
-    if ("calibration" in given or "random_calibration" in given) and tool != "static":
+    if ("calibration" in given or "random_calibration" in given) and tool != "static" and "target" not in given:
         raise click.UsageError("Only --with static takes calibration inputs.")
     if "per_channel" in given and tool == "fp16":
         raise click.UsageError("--per-channel is for --with dynamic and --with static.")
     if "keep_io_types" in given and tool != "fp16":
         raise click.UsageError("--keep-io-types is for --with fp16.")
+    if "metric" in given:
+        from hieronnx.capture.load import load_reference
+
+        given["metric"] = load_reference(given["metric"])
     finish_tool(context, quantize, model, **given)

@@ -13,6 +13,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS
 from hieronnx.report.comparison import render_comparison
 from hieronnx.report.names import clean_name, name_call
+from hieronnx.report.precision import render_search
 from hieronnx.report.text import format_size, join_blocks, render_table, to_text
 from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.results import WrittenFile, summary_to_dict
@@ -199,6 +200,7 @@ def render_carry(result: CarryResult, *, limit: int = 10, colour: bool = False) 
     covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call{describe_below(result.hierarchy)}"
     parts = f"{result.untouched:,} untouched, {result.rewritten:,} rewritten, {result.inserted:,} without a counterpart"
     return join_blocks(
+        "" if result.search is None else render_search(result.search, colour=colour),
         render_files(result.files, colour=colour),
         f"{count(result.nodes_before, 'node')} became {after:,}, {covered}: {parts}",
         _render_evidence(result.by_evidence, None, colour),

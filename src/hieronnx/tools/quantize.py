@@ -1,4 +1,4 @@
-"""Quantize: run a quantizer of others on a model, all but chosen modules, and carry the hierarchy through it."""
+"""Running a quantizer of others on a model, all but chosen modules, with the hierarchy carried through it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import InputError, check_known, list_some, require
-from hieronnx.files.boundary import reads_files
 from hieronnx.files.staging import data_name
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
@@ -34,8 +33,7 @@ Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
 
-@reads_files
-def quantize(
+def run_quantizer(
     model: ModelLike,
     *,
     output: str | os.PathLike[str],
@@ -48,29 +46,11 @@ def quantize(
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> CarryResult:
-    """Quantize a model with a tool of ONNX Runtime and write what it made, with the model's hierarchy.
-
-    Args:
-        model: The model, with its hierarchy.
-        output: Where to write; the sidecar goes beside it.
-        tool: `dynamic` or `static` for int8, `fp16` for half precision.
-        exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
-            tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
-        calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
-            themselves, a mapping for each run.
-        random_calibration: For `static`, if there are no inputs: how many runs with random ones.
-        embed: Whether to write the hierarchy into the file as metadata.
-        sidecar: Whether to write it beside the file as JSON.
-        progress: Called with the name of each stage as it begins.
-        **options: Any option of `quantize_dynamic`, `quantize_static` or `convert_float_to_float16`.
+    """Quantize a model once, all but what is excluded; `quantize` says what the arguments are.
 
     Raises:
         HieronnxError: If the model has no hierarchy, nothing matches a pattern, the tool is missing or fails, or the
             output cannot be written.
-
-    Example:
-        >>> hieronnx.quantize("model.onnx", output="int8.onnx", tool="dynamic", exclude=["encoder.layer.0.*"])
-        CarryResult(94 nodes to 130, coverage 100.0%)
     """
     check_known("tool", tool, QUANTIZERS)
     patterns = [exclude] if isinstance(exclude, str) else exclude

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
+from hieronnx.tools.precision.result import TargetSearch
 from hieronnx.tools.results import WritingResult
 
 
@@ -54,6 +55,7 @@ class CarryResult(WritingResult):
         lost: the calls that have no nodes any more.
         by_evidence: how many nodes there are of each evidence.
         notes: what the user should know, a line each.
+        search: of a quantization with a target, what was tried for it.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("strategy", "files")
@@ -71,6 +73,7 @@ class CarryResult(WritingResult):
     lost: tuple[LostCall, ...]
     by_evidence: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    search: TargetSearch | None = None
 
     def __repr__(self) -> str:
         nodes = len(self.hierarchy.nodes)

@@ -1,0 +1,180 @@
+"""Quantize: a quantizer of others on all but chosen modules; or on as much as possible, so that a target is met."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.files.boundary import reads_files
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.view import ModelLike
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.runtime.inputs import draw_feeds, read_inputs
+from hieronnx.runtime.sessions import Array, as_file
+from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.precision.measuring import Judge, Metric, Target
+from hieronnx.tools.precision.result import TargetSearch, Trial
+from hieronnx.tools.quantize import Quantizer, run_quantizer
+
+_DRAWN = 8
+
+
+@reads_files
+def quantize(
+    model: ModelLike,
+    *,
+    output: str | os.PathLike[str],
+    tool: Quantizer,
+    exclude: str | Sequence[str] = (),
+    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    random_calibration: int = 0,
+    target: str | None = None,
+    metric: Metric | None = None,
+    budget: int | None = None,
+    favour: Literal["multiply-adds", "bytes"] = "multiply-adds",
+    best: bool = False,
+    embed: bool = True,
+    sidecar: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> CarryResult:
+    """Quantize a model with a tool of ONNX Runtime and write what it made, with the model's hierarchy.
+
+    Args:
+        model: The model, with its hierarchy.
+        output: Where to write; the sidecar goes beside it.
+        tool: `dynamic` or `static` for int8, `fp16` for half precision.
+        exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
+            tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
+        calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
+            themselves, a mapping for each run.
+        random_calibration: For `static`, if there are no inputs: how many runs with random ones.
+        target: What the quantized model must reach: `snr>=30` in decibels, `cosine>=0.999`, or `drop<=0.01` of the
+            metric. As few modules as need be are kept in float for it, beside those excluded.
+        metric: Takes a function that runs the model (inputs by name to outputs by name), and returns how good it is.
+        budget: For a target: how many candidates may be built; by default some for each level and module.
+        favour: For a target: what is to be in 8 bits as far as possible.
+        best: For a target that cannot be met: whether the best that was found is written.
+        embed: Whether to write the hierarchy into the file as metadata.
+        sidecar: Whether to write it beside the file as JSON.
+        progress: Called with the name of each stage as it begins.
+        **options: Any option of `quantize_dynamic`, `quantize_static` or `convert_float_to_float16`.
+
+    Raises:
+        HieronnxError: If the model has no hierarchy, nothing matches a pattern, the tool is missing or fails, the
+            target cannot be met, or the output cannot be written.
+
+    Example:
+        >>> hieronnx.quantize("model.onnx", output="int8.onnx", tool="dynamic", exclude=["encoder.layer.0.*"])
+        CarryResult(94 nodes to 130, coverage 100.0%)
+    """
+    patterns = [exclude] if isinstance(exclude, str) else list(exclude)
+    written: dict[str, Any] = {"embed": embed, "sidecar": sidecar, "progress": progress}
+    given: dict[str, Any] = {"calibration": calibration, "random_calibration": random_calibration, **options}
+    if target is None:
+        if metric is not None:
+            raise InputError("a metric is for a target, as in drop<=0.01; give that, too")
+        return run_quantizer(model, output=output, tool=tool, exclude=patterns, **given, **written)
+    if tool == "fp16":
+        raise InputError("a target is for quantization to 8 bits; fp16 takes none")
+    check_known("cost", favour, ("multiply-adds", "bytes"))
+    wanted = Target.parse(target, metric)
+    opened = open_model(model)
+    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+    report = progress or (lambda _stage: None)
+    with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+        feeds = _read_samples(source, calibration, random_calibration)
+        seen, held = _hold_back(feeds)
+        if tool == "static":
+            options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
+        once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}
+        search = _search(
+            opened, hierarchy, source, Path(folder), wanted, metric, held, patterns, once, favour, budget, report
+        )
+        chosen = search.chosen or (max(search.trials, key=_order(wanted)) if best else None)
+        if chosen is None:
+            raise HieronnxError(_explain_unmet(search, wanted))
+        kept = [*patterns, *chosen.kept]
+        result = run_quantizer(model, output=output, exclude=kept, **once, **written)
+    return replace(result, search=search)
+
+
+def _search(
+    opened: OpenedModel,
+    hierarchy: Hierarchy,
+    source: Path,
+    folder: Path,
+    target: Target,
+    metric: Metric | None,
+    held: Sequence[Mapping[str, Array]],
+    patterns: Sequence[str],
+    once: Mapping[str, Any],
+    favour: str,
+    budget: int | None,
+    report: Callable[[str], None],
+) -> TargetSearch:
+    """Search which modules must stay in float."""
+    from hieronnx.tools.precision.searching import Search, default_budget
+    from hieronnx.tools.precision.sensitivity import Costs, rank_modules
+    from hieronnx.tools.verify.verifying import verify
+
+    judge = Judge(source, target, held, metric)
+    path = folder / "candidate.onnx"
+
+    def build(kept: tuple[str, ...]) -> float:
+        report(f"trying {len(kept)} modules in float")
+        run_quantizer(source, output=path, exclude=[*patterns, *kept], sidecar=False, **once)
+        return judge.measure(path)
+
+    costs = Costs.of(source, hierarchy)
+    report("quantizing everything")
+    run_quantizer(source, output=path, exclude=patterns, **once)
+    modules = rank_modules(hierarchy, verify(path, source, inputs=list(held)), costs)
+    depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
+    search = Search(target, costs, budget or default_budget(len(modules), depth), build)
+    chosen = search.run(modules, favour)
+    return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), len(held) > 0)
+
+
+def _read_samples(
+    source: Path, calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int
+) -> list[dict[str, Array]]:
+    """Read the samples that ranges are found on, and that candidates are measured on."""
+    from hieronnx.tools.verify.samples import split_inputs
+
+    wanted = read_inputs(source)
+    if isinstance(calibration, str | os.PathLike):
+        return split_inputs(wanted, calibration, 1)
+    listed = list(calibration)
+    if listed:
+        return split_inputs(wanted, listed, 1)
+    return [dict(feeds) for feeds in draw_feeds(wanted, max(drawn, _DRAWN))]
+
+
+def _hold_back(feeds: Sequence[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:
+    """Hold every third sample back from calibration; of a single one there is nothing to hold back."""
+    held = [sample for number, sample in enumerate(feeds) if number % 3 == 2]
+    seen = [sample for number, sample in enumerate(feeds) if number % 3 != 2]
+    return seen, held or seen
+
+
+def _order(target: Target) -> Callable[[Trial], float]:
+    sign = -1 if target.name == "drop" else 1
+    return lambda trial: sign * (trial.value if np.isfinite(trial.value) else math.copysign(1e300, trial.value))
+
+
+def _explain_unmet(search: TargetSearch, target: Target) -> str:
+    nearest = max(search.trials, key=_order(target))
+    kept = f"with {len(nearest.kept)} modules in float"
+    return (
+        f"the target {target} was not met in {len(search.trials)} trials; the best is {nearest.value:.4g} {kept}; "
+        "give another target, a larger --budget, or --best to write that one"
+    )

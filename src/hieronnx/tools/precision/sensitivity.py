@@ -1,0 +1,138 @@
+"""Sensitivity: how much each module loses by 8 bits, without writing a model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from hieronnx.errors import check_known
+from hieronnx.files.boundary import reads_files
+from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.graph.view import ModelLike
+from hieronnx.hierarchy.categories import category_of
+from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
+from hieronnx.runtime.sessions import as_file
+from hieronnx.tools.analyze.counting import analyze
+from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
+from hieronnx.tools.quantize import run_quantizer
+from hieronnx.tools.verify.deviation import Deviation
+from hieronnx.tools.verify.result import VerifyResult
+from hieronnx.tools.verify.samples import Inputs
+from hieronnx.tools.verify.verifying import verify
+
+
+@reads_files
+def sensitivity(
+    model: ModelLike,
+    *,
+    tool: Literal["dynamic", "static"] = "dynamic",
+    inputs: Inputs | None = None,
+    samples: int = 1,
+    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    random_calibration: int = 0,
+    progress: Callable[[str], None] | None = None,
+    **options: Any,
+) -> SensitivityResult:
+    """Rank the modules of a model by what quantization does to them, the most sensitive first; nothing is written.
+
+    Everything is quantized once. Each module then runs alone on what it is given in float.
+
+    Args:
+        model: The model, with its hierarchy.
+        tool: `dynamic` or `static`.
+        inputs: What to run on, by the names that the file has for them: arrays, or a `.npz` file; random ones if not
+            given.
+        samples: How many random samples, if none are given.
+        calibration: For `static`, as `quantize` takes it.
+        random_calibration: For `static`, likewise.
+        progress: Called with the name of each stage as it begins.
+        **options: Any option of the quantizer.
+
+    Raises:
+        HieronnxError: If the model has no hierarchy, or cannot be quantized or run.
+
+    Example:
+        >>> hieronnx.sensitivity("model.onnx", inputs="samples.npz").modules[0].module
+        'encoder.layer.3.output'
+    """
+    check_known("tool", tool, ("dynamic", "static"))
+    opened = open_model(model)
+    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+    with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+        path = Path(folder) / "quantized.onnx"
+        run_quantizer(
+            model,
+            output=path,
+            tool=tool,
+            calibration=calibration,
+            random_calibration=random_calibration,
+            progress=progress,
+            **options,
+        )
+        with as_file(opened) as source:
+            verified = verify(path, model if opened.path is None else source, inputs=inputs, samples=samples)
+        modules = rank_modules(hierarchy, verified, Costs.of(model, hierarchy))
+    output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
+    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples)
+
+
+class Costs:
+    """What each module costs, all its calls and what is below included."""
+
+    def __init__(self, multiply_adds: Mapping[str, int], parameter_bytes: Mapping[str, int]) -> None:
+        self.multiply_adds, self.bytes = multiply_adds, parameter_bytes
+
+    @classmethod
+    def of(cls, model: ModelLike, hierarchy: Hierarchy) -> Costs:
+        """Count the multiply-adds and the parameters' bytes of all modules."""
+        adds: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        for line in analyze(model, all_calls=True).modules:
+            path = line.call.id.module
+            given = line.total.multiply_adds
+            adds[path] = adds.get(path, 0) + (given if isinstance(given, int) else 0)
+            sizes[path] = line.bytes or 0
+        return cls(adds, sizes)
+
+    def share(self, counts: Mapping[str, int], kept: Iterable[str]) -> float:
+        """Return the share of a cost that is in no module that is kept in float."""
+        whole, paths = counts.get("", 0), set(kept)
+        outermost = [path for path in paths if not any(above in paths for above in walk_up(path) if above != path)]
+        return max(1.0 - sum(counts.get(path, 0) for path in outermost) / whole, 0.0) if whole else 1.0
+
+
+def rank_modules(hierarchy: Hierarchy, verified: VerifyResult, costs: Costs) -> list[ModuleSensitivity]:
+    """Return the innermost modules with quantized nodes, those that make the largest error first."""
+    quantized = {
+        node.scope.module
+        for node in verified.hierarchy.nodes
+        if category_of(node.op_type, node.domain) == "quantization"
+    }
+    worst: dict[str, Deviation] = {}
+    for call in verified.calls:
+        below = any(path.startswith(f"{call.module}." if call.module else "") for path in quantized - {call.module})
+        if call.module in quantized or (below and not _has_child(call.module, verified, quantized)):
+            found = worst.get(call.module)
+            if found is None or call.introduced.severity > found.severity:
+                worst[call.module] = call.introduced
+    ranked = sorted(worst, key=lambda path: -worst[path].severity)
+    return [
+        ModuleSensitivity(
+            module=path,
+            class_name=hierarchy.modules[path].class_name,
+            introduced=worst[path],
+            multiply_adds=costs.multiply_adds.get(path, 0),
+            bytes=costs.bytes.get(path, 0),
+        )
+        for path in ranked
+    ]
+
+
+def _has_child(path: str, verified: VerifyResult, quantized: set[str]) -> bool:
+    """Say whether a module below was compared that has quantized nodes itself."""
+    prefix = f"{path}." if path else ""
+    inside = {call.module for call in verified.calls if call.module != path and call.module.startswith(prefix)}
+    return not inside.isdisjoint(quantized)

@@ -1,0 +1,163 @@
+"""Which modules lose by 8 bits, and which are kept in float so that a target is met."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hieronnx
+from support.cli import run
+from support.exports import quiet
+
+BLOCKS = 6
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Stack(nn.Module):
+    """Blocks of which one has a weight that 8 bits cannot hold: one number is a thousand times as large as the others.
+
+    It is multiplied by nothing but zero.
+    """
+
+    def __init__(self, sensitive: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(BLOCKS))
+        with torch.no_grad():
+            block = self.blocks[sensitive]
+            block.down.weight[0, 0] = 60.0
+            block.up.weight[0] = 0
+            block.up.bias[0] = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def make_samples(count: int, seed: int) -> list[dict[str, np.ndarray]]:
+    random = np.random.default_rng(seed)
+    return [{"x": random.standard_normal((4, 16)).astype(np.float32)} for _ in range(count)]
+
+
+@pytest.fixture(scope="module", params=[1, 4])
+def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    torch.manual_seed(request.param)
+    path = tmp_path_factory.mktemp("stack") / "model.onnx"
+    with quiet():
+        hieronnx.export(Stack(request.param).eval(), (torch.zeros(4, 16),), path, exporter="torchscript")
+    return path, request.param
+
+
+def measure(path: Path, quantized: Path) -> float:
+    """Return the ratio of signal to noise on samples that nobody has seen."""
+    sessions = [ort.InferenceSession(p, providers=["CPUExecutionProvider"]) for p in (path, quantized)]
+    runs = [np.concatenate([s.run(None, sample)[0] for sample in make_samples(12, seed=99)]) for s in sessions]
+    return 10 * math.log10(float((runs[0] ** 2).sum() / ((runs[0] - runs[1]) ** 2).sum()))
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_the_sensitive_module_is_ranked_first(tool: str, stack: tuple[Path, int]) -> None:
+    path, sensitive = stack
+    calibration = make_samples(4, seed=0) if tool == "static" else ()
+    result = hieronnx.sensitivity(path, tool=tool, inputs=make_samples(3, seed=1), calibration=calibration)
+    assert result.modules[0].module == f"blocks.{sensitive}.down"
+    assert result.modules[0].introduced.relative > 2 * result.modules[1].introduced.relative
+    assert len(result.modules) >= 2 * BLOCKS
+    assert all(module.multiply_adds > 0 for module in result.modules)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_the_target_is_met_with_little_in_float(tool: str, stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, sensitive = stack
+    whole = tmp_path / "whole.onnx"
+    hieronnx.quantize(path, output=whole, tool=tool, calibration=make_samples(6, 0) if tool == "static" else ())
+    target = math.ceil(measure(path, whole)) + 3
+    output = tmp_path / "int8.onnx"
+    result = hieronnx.quantize(
+        path, output=output, tool=tool, calibration=make_samples(9, seed=0), target=f"snr>={target}"
+    )
+    search = result.search
+    assert search is not None
+    assert search.met
+    assert not search.trials[0].met  # or there was nothing to find
+    assert f"blocks.{sensitive}.down" in search.chosen.kept
+    assert search.chosen.multiply_adds > 0.5
+    assert len(search.trials) <= 2 * math.sqrt(2 * BLOCKS + 1) + 4
+    assert measure(path, output) >= target - 1  # on samples that the search did not see either
+
+
+def test_a_target_that_is_met_keeps_nothing(stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, _ = stack
+    result = hieronnx.quantize(path, output=tmp_path / "int8.onnx", tool="dynamic", target="cosine>=0.1")
+    assert result.search.chosen.kept == ()
+    assert len(result.search.trials) == 1
+
+
+def test_a_target_that_cannot_be_met_writes_nothing(stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, _ = stack
+    output = tmp_path / "int8.onnx"
+    with pytest.raises(hieronnx.HieronnxError, match=r"the target snr>=500 was not met .* --best"):
+        hieronnx.quantize(path, output=output, tool="dynamic", target="snr>=500", budget=4)
+    assert not list(tmp_path.iterdir())
+    result = hieronnx.quantize(path, output=output, tool="dynamic", target="snr>=500", budget=4, best=True)
+    assert not result.search.met
+    assert output.is_file()
+
+
+def test_a_metric_of_ones_own(stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, _ = stack
+    samples = make_samples(4, seed=5)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    labels = [session.run(None, sample)[0].argmax(1) for sample in samples]
+
+    def accuracy(model) -> float:
+        output = session.get_outputs()[0].name
+        right = [model(s)[output].argmax(1) == label for s, label in zip(samples, labels, strict=True)]
+        return float(np.mean(right))
+
+    result = hieronnx.quantize(path, output=tmp_path / "int8.onnx", tool="dynamic", target="drop<=0.0", metric=accuracy)
+    assert result.search.met
+    assert result.search.chosen.value <= 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target": "snr<=30"}, "cannot read the target"),
+        ({"target": "good"}, "cannot read the target"),
+        ({"target": "drop<=0.1"}, "give both, or neither"),
+        ({"target": "snr>=1", "favour": "speed"}, "no cost 'speed'"),
+        ({"metric": lambda _: 1.0}, "a metric is for a target"),
+    ],
+)
+def test_mistakes_are_told(options: dict[str, object], said: str, stack: tuple[Path, int], tmp_path: Path) -> None:
+    with pytest.raises(hieronnx.InputError, match=said):
+        hieronnx.quantize(stack[0], output=tmp_path / "int8.onnx", tool="dynamic", **options)
+
+
+def test_the_commands(stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, sensitive = stack
+    ranked = run("sensitivity", path, "--top", 3)
+    assert ranked.exit_code == 0, ranked.output
+    assert f"blocks.{sensitive}.down" in ranked.output.splitlines()[1]
+    printed = json.loads(run("sensitivity", path, "--json").stdout)
+    assert printed["modules"][0]["module"] == f"blocks.{sensitive}.down"
+    made = run("quantize", path, "-o", tmp_path / "int8.onnx", "--with", "dynamic", "--target", "snr>=1")
+    assert made.exit_code == 0, made.output
+    assert "snr>=1 is met" in made.output
+    assert "is for --target" in run("quantize", path, "-o", "x.onnx", "--with", "dynamic", "--best").stderr

@@ -6,12 +6,13 @@ Nothing is left of such a run: neither in the inputs, nor in the model, nor in t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -56,6 +57,35 @@ def untouched(
                 module._buffers[name] = tensor
                 if not tensor.is_meta and not torch.equal(tensor, before):
                     tensor.copy_(before)
+
+
+def run_calls(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    run_call: Callable[..., Any],
+    mode: AbstractContextManager[Any],
+) -> None:
+    """Run the model once in Python, module by module, each call through `run_call`; nothing is left of it."""
+    mha = torch.backends.mha
+    with ExitStack() as stack:
+        inputs, named_inputs = stack.enter_context(untouched(model, args, kwargs))
+        # Compiled functions, torch.cond among them, then run as the Python that they were written in.
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        # nn.TransformerEncoder and nn.MultiheadAttention then call their children, not one fused kernel.
+        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+        mha.set_fastpath_enabled(False)
+        stack.enter_context(module_calls_through(run_call))
+        stack.enter_context(mode)
+        model(*inputs, **named_inputs)
+
+
+def array_of(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return a tensor as an array; a type that numpy lacks as float32."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    lacking = plain.dtype == torch.bfloat16 or (plain.is_floating_point() and plain.element_size() == 1)
+    array: np.ndarray[Any, np.dtype[Any]] = (plain.float() if lacking else plain).numpy()
+    return array
 
 
 def copy_tensor(tensor: Tensor) -> Tensor:
@@ -121,19 +151,9 @@ def log_eager(
     too, after the operation itself. Errors of the model's own forward pass through as they are.
     """
     recorder = _Recorder(model, keep, parts)
-    mha = torch.backends.mha
-    with ExitStack() as stack:
-        inputs, named_inputs = stack.enter_context(untouched(model, args, kwargs))
-        # Compiled functions, torch.cond among them, then run as the Python that they were written in.
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        # nn.TransformerEncoder and nn.MultiheadAttention then call their children, not one fused kernel.
-        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
-        mha.set_fastpath_enabled(False)
-        # Fused attention would hide its scores and their softmax, which an ONNX file may have as nodes.
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(module_calls_through(recorder.run_call))
-        stack.enter_context(recorder)
-        model(*inputs, **named_inputs)
+    # Fused attention would hide its scores and their softmax, which an ONNX file may have as nodes.
+    with sdpa_kernel(SDPBackend.MATH):
+        run_calls(model, args, kwargs, recorder.run_call, recorder)
     sites = tuple(recorder.call_recorder.sites)
     return EagerLog(tuple(recorder.ops), tuple(recorder.calls.values()), sites, recorder.parameters)
 

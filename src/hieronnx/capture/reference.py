@@ -7,7 +7,7 @@ inputs that it received, but for rounding, is then known, and how far the model'
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder, module_calls_through
-from hieronnx.capture.eager import untouched
+from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
+from hieronnx.capture.eager import array_of, run_calls
 from hieronnx.capture.exact import ExactMode, Noise
 from hieronnx.hierarchy.records import CallId
-from hieronnx.hierarchy.tags import CallSite
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,7 +30,6 @@ class ReferenceRun:
     """What the calls of one run exchanged.
 
     Attributes:
-        sites: The calls, in order.
         calls: What each received and returned, by the numbers of the values.
         values: The values by their numbers, as they were when a call received or returned them.
         noise: How far rounding took what a call returned from what it would be, by the call and the place, for the
@@ -39,7 +37,6 @@ class ReferenceRun:
             returned before it.
     """
 
-    sites: tuple[CallSite, ...]
     calls: Mapping[CallId, CallIO]
     values: Mapping[Hashable, Array]
     noise: Mapping[Hashable, Noise] = field(default_factory=dict)
@@ -63,18 +60,8 @@ def run_reference(
         keep: Whether the values are kept, or only the noise.
     """
     recorder = _Recorder(model, watched, keep)
-    mha = torch.backends.mha
-    with ExitStack() as stack:
-        inputs, named_inputs = stack.enter_context(untouched(model, args, kwargs))
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
-        # nn.TransformerEncoder and nn.MultiheadAttention then call their children, not one fused kernel.
-        stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
-        mha.set_fastpath_enabled(False)
-        stack.enter_context(module_calls_through(recorder.run_call))
-        if recorder.exact is not None:
-            stack.enter_context(recorder.exact)
-        model(*inputs, **named_inputs)
-    return ReferenceRun(tuple(recorder.call_recorder.sites), recorder.io.calls, recorder.values, recorder.noise)
+    run_calls(model, args, kwargs, recorder.run_call, recorder.exact or nullcontext())
+    return ReferenceRun(recorder.io.calls, recorder.values, recorder.noise)
 
 
 class _Recorder:
@@ -132,7 +119,7 @@ class _Recorder:
         self._count += 1
         self._numbers[tensor] = number, version
         if self._keep:
-            self.values[number] = as_array(tensor)
+            self.values[number] = np.array(array_of(tensor))  # a copy, for it may be written to
         if self.exact is not None:
             noise = self.exact.reset(tensor)
             if noise is not None:
@@ -143,10 +130,3 @@ class _Recorder:
 def _is_plain(tensor: Tensor) -> bool:
     strided = tensor.layout is torch.strided and not tensor.is_quantized and not tensor.is_meta
     return strided and not private_torch.is_functorch_wrapped_tensor(tensor)
-
-
-def as_array(tensor: Tensor) -> Array:
-    """Copy a tensor into an array; a type that numpy lacks becomes float32."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    lacking = plain.dtype == torch.bfloat16 or (plain.is_floating_point() and plain.element_size() == 1)
-    return np.array((plain.float() if lacking else plain).numpy())

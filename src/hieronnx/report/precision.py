@@ -60,6 +60,6 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
     met = f"{search.target} is met" if search.met else f"{search.target} is not met"
     return join_blocks(
         render_table(_TRIALS, rows, numbers=_TRIALS[1:4], colour=colour),
-        f"{met}, on {count(search.samples, 'sample')} that the ranges were not found on",
+        f"{met}, on {count(search.samples, 'sample')} that the ranges were {'not ' * search.held_back}found on",
         clean_line(f"the same again: --with … {options}") if options else "",
     )

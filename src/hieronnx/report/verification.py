@@ -158,8 +158,14 @@ def _list_skipped(result: VerifyResult) -> Iterator[str]:
 def _describe(result: VerifyResult) -> Text:
     compared = f"{len(result.calls):,} of {count(result.live, 'live call')} compared"
     samples = f" on {count(result.samples, 'sample')}"
-    verdict = ("passed", "green") if result.passed else (count(len(result.culprits), "culprit"), "red")
+    verdict = ("passed", "green") if result.passed else (_describe_failure(result), "red")
     return Text.assemble(verdict, f": {compared}{samples}, against {clean_name(result.reference)}")
+
+
+def _describe_failure(result: VerifyResult) -> str:
+    odd = next((output for output in result.outputs if output.mismatch), None)
+    shape = "" if odd is None else f", output '{clean_name(odd.tensor)}': {odd.mismatch}"
+    return count(len(result.culprits), "culprit") + shape
 
 
 # -- Markdown -----------------------------------------------------------------------------------------------

@@ -160,8 +160,7 @@ def _list_sizes(axes: Sequence[DynamicAxis]) -> Iterator[dict[str, int]]:
 def _run_model(request: ExportRequest, inputs: Inputs) -> list[Any]:
     from torch import Tensor
 
-    from hieronnx.attribute.by_value.trace import array_of
-    from hieronnx.capture.eager import untouched
+    from hieronnx.capture.eager import array_of, untouched
     from hieronnx.capture.private_torch import pytree
 
     with untouched(request.model, *inputs) as (args, kwargs):
@@ -223,7 +222,7 @@ def _list_inputs(request: ExportRequest, inputs: Inputs) -> list[tuple[str, Any,
     """List what may be an input of the file: its name, its value, and whether it is a tensor and no number."""
     import torch
 
-    from hieronnx.attribute.by_value.trace import array_of
+    from hieronnx.capture.eager import array_of
     from hieronnx.capture.names import name_arguments, name_leaves
 
     named = name_leaves(name_arguments(request.model, *inputs))

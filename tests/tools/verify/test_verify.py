@@ -199,6 +199,18 @@ def test_what_onnx_runtime_makes_of_it_is_looked_at(level: str, plain: Path, tmp
     assert [str(culprit.id) for culprit in result.culprits] == ["left"]
 
 
+def test_an_output_of_another_shape_does_not_pass(plain: Path, tmp_path: Path) -> None:
+    def widen(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
+        put_behind("Flatten")(model, node)
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        for attribute in (helper.make_attribute("axis", 0),):
+            next(n for n in model.graph.node if n.op_type == "Flatten").attribute.append(attribute)
+
+    result = hieronnx.verify(alter(plain, tmp_path / "flat.onnx", "left", widen), build(), (X,))
+    assert not result.passed
+    assert "its shape is" in result.outputs[0].mismatch
+
+
 def test_little_memory_is_enough(plain: Path, tmp_path: Path) -> None:
     path = alter(plain, tmp_path / "wrong.onnx", "left", put_behind("Mul", 1.5))
     few, many = (hieronnx.verify(path, build(), (X,), memory_limit=limit) for limit in (1, 1 << 30))
@@ -223,6 +235,9 @@ def test_the_command(tmp_path: Path) -> None:
     passed = run("verify", path, "--model", "demo")
     assert passed.exit_code == 0, passed.output
     assert "passed: 29 of 29 live calls compared on 1 sample, against DemoModel" in passed.output
+    folded = run("verify", path, "--model", "demo", "--module", "embeddings.position")
+    assert folded.exit_code == 2
+    assert "can be compared" in folded.stderr
     wrong = alter(path, tmp_path / "wrong.onnx", "blocks.1.mlp.down", put_behind("Mul", 1.25))
     found = run("verify", wrong, "--model", "demo", "--markdown", tmp_path / "report.md", "--dump", tmp_path / "dump")
     assert found.exit_code == 1

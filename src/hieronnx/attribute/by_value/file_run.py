@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints, array_of
+from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints
 from hieronnx.attribute.weight_index import is_distinctive
-from hieronnx.capture.eager import untouched
+from hieronnx.capture.eager import array_of, untouched
 from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import HieronnxError, InputError, describe_error

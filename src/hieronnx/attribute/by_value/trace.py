@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from hieronnx.capture.eager import EagerLog, OpRecord, log_eager
+from hieronnx.capture.eager import EagerLog, OpRecord, array_of, log_eager
 from hieronnx.capture.private_torch import pytree
 from hieronnx.hierarchy.tags import CallSite
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
-from hieronnx.runtime.sessions import Array
 
 InputSet: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 """Arguments by position and by name."""
@@ -109,14 +108,6 @@ def _take_prints(model: nn.Module, logs: Sequence[EagerLog]) -> dict[int, Prints
         if (print_ := _take_fingerprint(tensors[name])) is not None:
             prints[number] = (print_,) * len(logs)
     return prints
-
-
-def array_of(tensor: Tensor) -> Array:
-    """Return a tensor as an array; a type that numpy lacks as float32."""
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-    lacking = plain.dtype == torch.bfloat16 or (plain.is_floating_point() and plain.element_size() == 1)
-    array: Array = (plain.float() if lacking else plain).numpy()
-    return array
 
 
 def vary(values: Any, seed: int = 1) -> Any:

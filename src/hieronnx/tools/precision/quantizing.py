@@ -14,7 +14,7 @@ import numpy as np
 
 from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.boundary import reads_files
-from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import draw_feeds, read_inputs
@@ -25,6 +25,7 @@ from hieronnx.tools.precision.result import TargetSearch, Trial
 from hieronnx.tools.quantize import Quantizer, run_quantizer
 
 _DRAWN = 8
+_DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
 
 
 @reads_files
@@ -93,22 +94,22 @@ def quantize(
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         feeds = _read_samples(source, calibration, random_calibration)
         seen, held = _hold_back(feeds)
+        unseen = tool == "dynamic" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
         once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}
-        search = _search(
-            opened, hierarchy, source, Path(folder), wanted, metric, held, patterns, once, favour, budget, report
-        )
+        search = _search(hierarchy, source, Path(folder), wanted, metric, held, patterns, once, favour, budget, report)
+        search = replace(search, held_back=unseen)
         chosen = search.chosen or (max(search.trials, key=_order(wanted)) if best else None)
         if chosen is None:
             raise HieronnxError(_explain_unmet(search, wanted))
         kept = [*patterns, *chosen.kept]
         result = run_quantizer(model, output=output, exclude=kept, **once, **written)
-    return replace(result, search=search)
+    drawn = () if calibration or metric is not None else (_DRAWN_NOTE,)
+    return replace(result, search=search, notes=(*result.notes, *drawn))
 
 
 def _search(
-    opened: OpenedModel,
     hierarchy: Hierarchy,
     source: Path,
     folder: Path,
@@ -134,14 +135,14 @@ def _search(
         run_quantizer(source, output=path, exclude=[*patterns, *kept], sidecar=False, **once)
         return judge.measure(path)
 
-    costs = Costs.of(source, hierarchy)
+    costs = Costs.of(source)
     report("quantizing everything")
     run_quantizer(source, output=path, exclude=patterns, **once)
     modules = rank_modules(hierarchy, verify(path, source, inputs=list(held)), costs)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
     search = Search(target, costs, budget or default_budget(len(modules), depth), build)
     chosen = search.run(modules, favour)
-    return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), len(held) > 0)
+    return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), held_back=True)
 
 
 def _read_samples(

@@ -14,7 +14,6 @@ from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
-from hieronnx.runtime.sessions import as_file
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.quantize import run_quantizer
@@ -72,9 +71,8 @@ def sensitivity(
             progress=progress,
             **options,
         )
-        with as_file(opened) as source:
-            verified = verify(path, model if opened.path is None else source, inputs=inputs, samples=samples)
-        modules = rank_modules(hierarchy, verified, Costs.of(model, hierarchy))
+        verified = verify(path, model, inputs=inputs, samples=samples)
+        modules = rank_modules(hierarchy, verified, Costs.of(model))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
     return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples)
 
@@ -86,7 +84,7 @@ class Costs:
         self.multiply_adds, self.bytes = multiply_adds, parameter_bytes
 
     @classmethod
-    def of(cls, model: ModelLike, hierarchy: Hierarchy) -> Costs:
+    def of(cls, model: ModelLike) -> Costs:
         """Count the multiply-adds and the parameters' bytes of all modules."""
         adds: dict[str, int] = {}
         sizes: dict[str, int] = {}

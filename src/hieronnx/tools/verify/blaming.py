@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.tools.verify.result import Culprit
-from hieronnx.tools.verify.sampling import SampleErrors, SegmentError
+from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
 
 
 def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, ...]:
@@ -44,8 +44,10 @@ def _rank(call: CallId, segments: Sequence[SegmentError], errors: SampleErrors) 
 
 def _describe(hierarchy: Hierarchy, call_id: CallId, segments: Sequence[SegmentError], errors: SampleErrors) -> Culprit:
     call = hierarchy.call_by_id[call_id]
-    found = errors.calls[call_id]
-    worst = max([*(segment.error for segment in segments), found.introduced], key=lambda error: error.rank)
+    # Where it could not be compared itself, nor any call above it, what its nodes lead to speaks for it.
+    found = errors.calls.get(call_id) or max(segments, key=lambda segment: segment.error.rank)
+    introduced = found.introduced if isinstance(found, CallErrors) else found.error
+    worst = max([*(segment.error for segment in segments), introduced], key=lambda error: error.rank)
     nodes = tuple(dict.fromkeys(node for segment in segments for node in segment.nodes))
     if not nodes:
         below = set(hierarchy.tree.below(call_id))
@@ -55,7 +57,7 @@ def _describe(hierarchy: Hierarchy, call_id: CallId, segments: Sequence[SegmentE
         call=call_id.number,
         tag=call.tag,
         class_name=hierarchy.modules[call_id.module].class_name,
-        introduced=found.introduced.deviation,
+        introduced=introduced.deviation,
         accumulated=found.accumulated,
         noise=worst.relative_noise,
         excess=worst.excess,

@@ -176,7 +176,8 @@ class SampleRun:
         """Describe nodes that give something wrong: what leads to a tensor that is right is right itself."""
         suspects = [index for index in probe.piece.nodes if index not in right] or probe.piece.nodes
         nodes = self._list_nodes(suspects)
-        return SegmentError(probe.worst, tuple(nodes), self._find_owner(nodes))
+        (tensor,) = probe.piece.targets
+        return SegmentError(probe.worst, self._seen.accumulated[tensor], tuple(nodes), self._find_owner(nodes))
 
     def _find_owner(self, nodes: list[Node]) -> CallId:
         """Return the lowest call that all nodes are in: of a merged node the copy that is nearest."""

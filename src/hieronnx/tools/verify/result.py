@@ -128,8 +128,8 @@ class VerifyResult(Result):
 
     @property
     def passed(self) -> bool:
-        """Whether no call is wrong."""
-        return not self.culprits
+        """Whether no call is wrong, and no output is of another shape or kind."""
+        return not self.culprits and not any(output.mismatch for output in self.outputs)
 
     @property
     def live(self) -> int:
@@ -142,5 +142,6 @@ class VerifyResult(Result):
         return len(self.calls) / self.live if self.live else 1.0
 
     def __repr__(self) -> str:
-        found = "passed" if self.passed else f"{len(self.culprits)} culprits, first '{self.culprits[0].id}'"
+        first = f", first '{self.culprits[0].id}'" if self.culprits else ""
+        found = "passed" if self.passed else f"{len(self.culprits)} culprits{first}"
         return f"VerifyResult({len(self.calls)} of {self.live} calls compared, {found})"

@@ -36,11 +36,13 @@ class SegmentError:
 
     Attributes:
         error: The error of the tensor that they lead to.
+        accumulated: The error of that tensor as the file runs.
         nodes: The nodes that may be to blame: those that lead to no tensor which is right.
         owner: The lowest call that these are all in.
     """
 
     error: Measured
+    accumulated: Deviation
     nodes: tuple[Node, ...]
     owner: CallId
 

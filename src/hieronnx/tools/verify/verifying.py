@@ -102,6 +102,9 @@ def verify(
                 drawn = make_file_samples(runner, inputs, samples)
             errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
             check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
+            if not errors.calls:
+                reason = next(iter(errors.skipped.values()), "it has no calls")
+                raise HieronnxError(f"no call of '{opened.name}' can be compared: {reason}")
             culprits = find_culprits(hierarchy, errors)
             for culprit in culprits if dump is not None else ():
                 report(f"writing what reproduces '{culprit.id}'")

@@ -26,7 +26,7 @@ import hieronnx
 import support.cli
 from hieronnx.cli import cli
 from hieronnx.files.opening import sidecar_path
-from support.layered import write_layered
+from support.layered import make_hierarchy, make_model, record_boundaries, write
 
 SECRET = b"a secret of somebody else's" * 40
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202e]")
@@ -332,9 +332,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir()
     place.secret.write_bytes(SECRET)
     (place.root / "net.py").write_text(NET)
-    write_layered(place.good)
+    for path in (place.good, place.model):
+        write(path, make_model(), record_boundaries(make_hierarchy()))
     hieronnx.extract(place.good, "layers.0", output=place.part)
-    write_layered(place.model)
     model = onnx.load(place.model)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))

@@ -19,7 +19,7 @@ from hieronnx.files.opening import sidecar_path
 from hieronnx.files.splice import write_annotated
 from hieronnx.graph.building import view_model
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import ROOT, Call, CallId, Initializer, Module, Node
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId, Initializer, Module, Node
 
 
 def make_model(layers: int = 3, width: int = 3) -> onnx.ModelProto:
@@ -53,6 +53,20 @@ def make_hierarchy(layers: int = 3, width: int = 3) -> Hierarchy:
     ]
     initializers = tuple(Initializer(name, name, ()) for name in names)
     return Hierarchy(modules, tuple(calls), tuple(nodes), initializers, strategy="captured")
+
+
+def record_boundaries(hierarchy: Hierarchy) -> Hierarchy:
+    """Tell for each call of that chain what it received and returned."""
+    given, made = {ROOT: "x"}, {}
+    tensor = "x"
+    for node in hierarchy.nodes:
+        given.setdefault(node.scope, tensor)
+        tensor = made[node.scope] = made[ROOT] = node.output
+    calls = (
+        replace(call, received=(BoundTensor("x", given[call.id]),), returned=(BoundTensor("", made[call.id]),))
+        for call in hierarchy.calls
+    )
+    return replace(hierarchy, calls=tuple(calls))
 
 
 def write(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import numpy as np
 import onnx
@@ -409,3 +411,51 @@ def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) 
     before, after = outputs(source)[0], outputs(tmp_path / "int8.onnx")[0]
     # Transposed twice, or once for both, it gives something else altogether: as far away as it is large.
     assert np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+
+
+# --- options that people look for ---
+
+
+def types_of(path: Path) -> Counter[int]:
+    return Counter(tensor.data_type for tensor in onnx.load(path).graph.initializer if len(tensor.dims) == 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ({"tool": "dynamic", "weight_type": "uint8"}, TensorProto.UINT8),
+        ({"tool": "static", "weight_type": "int16", "activation_type": "uint16"}, TensorProto.INT16),
+        ({"tool": "static", "calibration_method": "percentile", "symmetric": True}, TensorProto.INT8),
+    ],
+)
+def test_types_and_methods(options: dict[str, Any], wanted: int, tmp_path: Path) -> None:
+    source = export_ours("vit", "torchscript")  # which has no mask: there is no histogram of what is infinite
+    drawn = 2 if options["tool"] == "static" else 0
+    hieronnx.quantize(source, output=tmp_path / "q.onnx", random_calibration=drawn, **options)
+    assert types_of(tmp_path / "q.onnx")[wanted] > 5
+
+
+def test_only_some_operators(tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    made = run(
+        "quantize", source, "-o", tmp_path / "q.onnx", "--with", "dynamic", "--op", "MatMul", "--weight-type", "int8"
+    )
+    assert made.exit_code == 0, made.output
+    operators = {node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert "MatMulInteger" in operators
+    assert "Gather" in operators
+    assert types_of(tmp_path / "q.onnx")[TensorProto.FLOAT] > 0  # the embeddings
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tool": "dynamic", "activation_type": "int8"}, "is not for 'dynamic'"),
+        ({"tool": "static", "weight_type": "int7"}, "no type 'int7'"),
+        ({"tool": "fp16", "weight_type": "int8"}, "is not for 'fp16'"),
+        ({"tool": "static", "calibration_method": "best"}, "no method of calibration 'best'"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(hieronnx.InputError, match=said):
+        hieronnx.quantize(export_ours("bert", "torchscript"), output=tmp_path / "q.onnx", **options)

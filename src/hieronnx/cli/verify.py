@@ -49,6 +49,7 @@ from hieronnx.cli.options import (
     show_default=True,
     help="Let ONNX Runtime optimize FILE first, as it does when it loads it, and look at that.",
 )
+@click.option("--providers", default="", metavar="NAME,NAME", help="Execution providers for FILE, as in cuda,cpu.")
 @click.option("--no-float64", is_flag=True, help="Do not run the PyTorch model in double precision beside its own.")
 @click.option(
     "--memory-limit",
@@ -75,6 +76,7 @@ def verify_command(
     target: str | None,
     against: Path | None,
     arrays: Path | None,
+    providers: str,
     no_float64: bool,
     memory_limit: str | None,
     as_json: bool,
@@ -96,7 +98,7 @@ def verify_command(
       hieronnx verify int8.onnx --against model.onnx --inputs samples.npz
       hieronnx verify model.onnx --model net.py:load_net --optimization all --dump bug/
     """  # noqa: D301  click wants the backspace itself
-    from hieronnx.cli.syntax import parse_bytes
+    from hieronnx.cli.syntax import parse_bytes, parse_names
     from hieronnx.errors import HieronnxError, InputError
     from hieronnx.report.verification import render_verification, verification_to_markdown
 
@@ -125,6 +127,7 @@ def verify_command(
             loaded.args,
             loaded.kwargs,
             inputs=arrays,
+            providers=parse_names(providers) if providers else (),
             float64=not no_float64,
             progress=report,
             **options,

@@ -34,6 +34,7 @@ Visit: TypeAlias = Callable[[str, str, Array], None]
 """Called with the key of a graph, the name of a tensor in it, and its values."""
 
 _BUFFER = 1 << 28
+CPU = "CPUExecutionProvider"
 _WIDEST = 8  # bytes an element, before its type is known
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
@@ -41,9 +42,18 @@ FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 class Runner:
     """A file that can be run as often as one likes."""
 
-    def __init__(self, name: str, model: onnx.ModelProto, folder: Path, *, threads: int, buffer: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: onnx.ModelProto,
+        folder: Path,
+        *,
+        threads: int,
+        buffer: int,
+        providers: Sequence[str] = (CPU,),
+    ) -> None:
         self._name, self._model, self._folder = name, model, folder
-        self._threads, self._buffer = threads, buffer
+        self._threads, self._buffer, self._providers = threads, buffer, list(providers)
 
     @property
     def inputs(self) -> tuple[FileInput, ...]:
@@ -126,7 +136,7 @@ class Runner:
             return {}
         options = _make_options(self._folder, self._threads)
         try:
-            session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(model.SerializeToString(), options, providers=self._providers)
             return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
         except Exception as error:  # of classes of its own, that share no other base
             reason = describe_error(error)
@@ -213,7 +223,12 @@ def open_session(path: Path, *, providers: Sequence[str], optimized: bool) -> Se
 
 @contextmanager
 def open_runner(
-    opened: OpenedModel, *, threads: int = 1, buffer: int = _BUFFER, rounding: bool = True
+    opened: OpenedModel,
+    *,
+    threads: int = 1,
+    buffer: int = _BUFFER,
+    rounding: bool = True,
+    providers: Sequence[str] = (CPU,),
 ) -> Iterator[Runner]:
     """Yield what runs a model; for a model in memory its weights are written to a file that is gone afterwards.
 
@@ -222,13 +237,14 @@ def open_runner(
         rounding: Whether a quantized model runs as it is; else with floats, as far as that can be done.
         threads: How many threads ONNX Runtime may use for one operator.
         buffer: How many bytes of inner tensors may be in memory at once; one tensor alone may be larger.
+        providers: The execution providers to run it on.
 
     Raises:
         MissingExtraError: If ONNX Runtime is not installed.
     """
     with open_references(opened) as (model, folder):
         prepared = model if rounding else undo_rounding(model)
-        yield Runner(opened.name, prepared, folder, threads=threads, buffer=buffer)
+        yield Runner(opened.name, prepared, folder, threads=threads, buffer=buffer, providers=providers)
 
 
 @contextmanager

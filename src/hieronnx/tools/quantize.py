@@ -30,6 +30,17 @@ from hieronnx.tools.select import choose_nodes
 
 Quantizer: TypeAlias = Literal["dynamic", "static", "fp16"]
 
+_INT8 = ("dynamic", "static")
+_OURS: Mapping[str, tuple[str, ...]] = {
+    "operators": _INT8,
+    "weight_type": _INT8,
+    "activation_type": ("static",),
+    "calibration_method": ("static",),
+    "symmetric": ("static",),
+}
+"""The options that have names of ours, and the tools that they are for."""
+_TYPES = {f"{sign}int{bits}": f"Q{sign.upper()}Int{bits}" for sign in ("", "u") for bits in (4, 8, 16)}
+_METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
 
@@ -66,7 +77,7 @@ def run_quantizer(
             )
         feeds = _get_feeds(source, calibration, random_calibration)
         copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
-        QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **options)
+        QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translate_options(tool, options))
         if shared:
             names = list_some([node.name or node.output for node in shared], 3)
             yield f"{len(shared)} of the nodes left in float work for other calls, too: {names}"
@@ -77,6 +88,44 @@ def run_quantizer(
             yield f"{drawn}; --calibration takes real ones"
 
     return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress)
+
+
+def translate_options(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options as ONNX Runtime's quantizers take them; what is not one of ours is passed on as it is.
+
+    Raises:
+        InputError: If one has no such value, or is not for this tool.
+    """
+    translated = {name: value for name, value in options.items() if name not in _OURS}
+    given = {name: options[name] for name in _OURS if options.get(name) not in (None, (), False)}
+    for name in given:
+        if tool not in _OURS[name]:
+            raise InputError(f"{name.replace('_', ' ')} is not for '{tool}'; it is for {' and '.join(_OURS[name])}")
+    if "operators" in given:
+        listed = given["operators"]
+        translated["op_types_to_quantize"] = [listed] if isinstance(listed, str) else list(listed)
+    for name in ("weight_type", "activation_type"):
+        if name in given:
+            translated[name] = _find_type(given[name])
+    if "calibration_method" in given:
+        from onnxruntime.quantization import CalibrationMethod
+
+        check_known("method of calibration", given["calibration_method"], _METHODS)
+        translated["calibrate_method"] = CalibrationMethod[_METHODS[given["calibration_method"]]]
+    if "symmetric" in given:
+        extra = {"ActivationSymmetric": True, "WeightSymmetric": True}
+        translated["extra_options"] = {**extra, **translated.get("extra_options", {})}
+    return translated
+
+
+def _find_type(name: Any) -> Any:
+    """Return ONNX Runtime's type of a name; a type of its own is that already."""
+    from onnxruntime.quantization import QuantType
+
+    if not isinstance(name, str):
+        return name
+    check_known("type", name, _TYPES)
+    return QuantType[_TYPES[name]]
 
 
 def _get_feeds(source: Path, given: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int) -> list[Feeds]:

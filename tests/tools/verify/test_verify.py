@@ -7,9 +7,11 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -264,6 +266,20 @@ def test_other_commands_verify_what_they_wrote(plain: Path, tmp_path: Path) -> N
     assert f"against {plain}" in quantized.output
 
 
+def test_the_provider_is_the_one_asked_for(plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    make = ort.InferenceSession
+
+    def note(*args: Any, providers: list[str], **kwargs: Any) -> ort.InferenceSession:
+        asked.append(providers)
+        return make(*args, providers=providers, **kwargs)
+
+    monkeypatch.setattr(ort, "InferenceSession", note)
+    other = next(name for name in ort.get_available_providers() if name != "CPUExecutionProvider")
+    assert hieronnx.verify(plain, plain, providers=[other]).passed  # what it cannot run, the CPU does
+    assert [other] in asked
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -272,6 +288,7 @@ def test_other_commands_verify_what_they_wrote(plain: Path, tmp_path: Path) -> N
         (("--against", "missing.onnx"), "no ONNX file at 'missing.onnx'"),
         (("--against", "{file}", "--input", "x=float32[1]"), "are for a PyTorch model"),
         (("--model", "demo", "--memory-limit", "much"), "cannot read the size 'much'"),
+        (("--against", "{file}", "--providers", "npu"), "no execution provider 'npu'"),
     ],
 )
 def test_mistakes_are_one_line(arguments: tuple[str, ...], said: str, plain: Path) -> None:

@@ -22,7 +22,7 @@ from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
 from hieronnx.tools.precision.result import TargetSearch, Trial
-from hieronnx.tools.quantize import Quantizer, run_quantizer
+from hieronnx.tools.quantize import QUANTIZERS, Quantizer, run_quantizer, translate_options
 
 _DRAWN = 8
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
@@ -37,6 +37,11 @@ def quantize(
     exclude: str | Sequence[str] = (),
     calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
     random_calibration: int = 0,
+    operators: str | Sequence[str] = (),
+    weight_type: str | None = None,
+    activation_type: str | None = None,
+    calibration_method: str | None = None,
+    symmetric: bool = False,
     target: str | None = None,
     metric: Metric | None = None,
     budget: int | None = None,
@@ -58,6 +63,11 @@ def quantize(
         calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
             themselves, a mapping for each run.
         random_calibration: For `static`, if there are no inputs: how many runs with random ones.
+        operators: The operators to quantize, if not all that the tool can.
+        weight_type: int8, uint8; for `static` int16, uint16, int4 and uint4, too.
+        activation_type: For `static`: int8, uint8, int16 or uint16.
+        calibration_method: For `static`: minmax, entropy or percentile.
+        symmetric: For `static`: whether ranges are made symmetric about zero.
         target: What the quantized model must reach: `snr>=30` in decibels, `cosine>=0.999`, or `drop<=0.01` of the
             metric. As few modules as need be are kept in float for it, beside those excluded.
         metric: Takes a function that runs the model (inputs by name to outputs by name), and returns how good it is.
@@ -77,8 +87,18 @@ def quantize(
         >>> hieronnx.quantize("model.onnx", output="int8.onnx", tool="dynamic", exclude=["encoder.layer.0.*"])
         CarryResult(94 nodes to 130, coverage 100.0%)
     """
+    check_known("tool", tool, QUANTIZERS)
     patterns = [exclude] if isinstance(exclude, str) else list(exclude)
     written: dict[str, Any] = {"embed": embed, "sidecar": sidecar, "progress": progress}
+    settings = {
+        "operators": operators,
+        "weight_type": weight_type,
+        "activation_type": activation_type,
+        "calibration_method": calibration_method,
+        "symmetric": symmetric,
+    }
+    options = {**options, **{name: value for name, value in settings.items() if value not in (None, (), False)}}
+    translate_options(tool, options)
     given: dict[str, Any] = {"calibration": calibration, "random_calibration": random_calibration, **options}
     if target is None:
         if metric is not None:

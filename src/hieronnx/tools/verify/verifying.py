@@ -16,6 +16,7 @@ from hieronnx.graph.operators import RANDOM_OPS
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
+from hieronnx.runtime.profiles import find_providers
 from hieronnx.runtime.sessions import Runner, open_runner
 from hieronnx.tools.verify.blaming import find_culprits
 from hieronnx.tools.verify.boundaries import find_own
@@ -50,6 +51,7 @@ def verify(
     samples: int = 1,
     module: str | None = None,
     optimization: Optimization = "none",
+    providers: Sequence[str] = (),
     float64: bool = True,
     memory_limit: int = _BUFFER,
     dump: str | os.PathLike[str] | None = None,
@@ -70,6 +72,8 @@ def verify(
         samples: How many samples to make, like those given or at random.
         module: A module path, tag, `path@n` or a glob over these: look at what is in these calls alone.
         optimization: The level of ONNX Runtime at which the file is optimized first; what runs is then that graph.
+        providers: Execution providers to run the file on, by name or by what comes before `ExecutionProvider`; none:
+            the CPU's. An ONNX reference runs on the CPU.
         float64: Whether a reference in PyTorch also runs in double precision, to tell noise from errors.
         memory_limit: How many bytes of tensors may be in memory at once beside the reference's.
         dump: A folder for what is needed to reproduce each culprit: the part as a model, its inputs, what it should
@@ -94,7 +98,8 @@ def verify(
         hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
         _refuse_random(hierarchy, opened.name)
         chosen = _choose(hierarchy, module)
-        with open_runner(opened, threads=0) as runner, open_reference(opened, reference, float64=float64) as held_to:
+        run = open_runner(opened, threads=0, providers=find_providers(providers))
+        with run as runner, open_reference(opened, reference, float64=float64) as held_to:
             report("making inputs")
             if held_to.model is not None:
                 drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)

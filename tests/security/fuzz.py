@@ -236,7 +236,7 @@ def _change_data(folder: Path, random_: random.Random) -> str:
 def write_models(folder: Path) -> list[Path]:
     """Write the models to begin with, each into a folder of its own: shipped ones, and ours with all that they have."""
     makers: list[Callable[[Path], object]] = [
-        lambda path: layered.write(path, layered.make_model(), layered.make_hierarchy()),
+        _write_layered,
         _write_bodies,
         lambda path: onnx.save(parser.parse_model(FUNCTIONS), path),
         _write_external,
@@ -257,8 +257,12 @@ def _write_bodies(path: Path) -> None:
     onnx.save(annotated(model, ["a", "b"] * (nodes // 2) + ["a"] * (nodes % 2)), path)
 
 
+def _write_layered(path: Path) -> None:
+    layered.write(path, layered.make_model(), layered.record_boundaries(layered.make_hierarchy()))
+
+
 def _write_external(path: Path) -> None:
-    layered.write(path, layered.make_model(), layered.make_hierarchy())
+    _write_layered(path)
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="model.onnx.data", size_threshold=0)
 
@@ -281,6 +285,15 @@ def readers(path: Path, original: Path) -> Mapping[str, Callable[[], object]]:
         "carry onto": lambda: hieronnx.carry(original, path, output=out / "carried.onnx"),
         "optimize": lambda: hieronnx.optimize(path, output=out / "optimized.onnx", tool="onnxscript"),
         "quantize": lambda: hieronnx.quantize(path, output=out / "quantized.onnx", tool="dynamic"),
+        "split": lambda: hieronnx.split(path, stages=2, into=out / "stages"),
+        "replace": lambda: hieronnx.replace(path, "*", original, output=out / "replaced.onnx"),
+        "replace by": lambda: hieronnx.replace(original, "*", path, output=out / "replaced.onnx"),
+        "select": lambda: hieronnx.select(path, "*", op="Add").to_dict(),
+        "place": lambda: hieronnx.place(path, on=["cpu:*"], output=out / "placed.onnx", check=False),
+        "verify": lambda: hieronnx.verify(path, original).to_dict(),
+        "verify against": lambda: hieronnx.verify(original, path).to_dict(),
+        "profile": lambda: hieronnx.profile(path, runs=1, warmup=0, roofline=False).to_dict(),
+        "sensitivity": lambda: hieronnx.sensitivity(path).to_dict(),
     }
 
 

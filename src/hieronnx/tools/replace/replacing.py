@@ -13,6 +13,7 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model
 from hieronnx.files.weights import Weight, find_inner_weights
 from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
+from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_name
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -53,6 +54,7 @@ def replace(
     calls = extractor.hierarchy.find_calls(target)
     replaced = [_find_replaced(extractor, call) for call in calls]
     given = open_model(part)
+    _check_closed(given)
     opened = bring_together(given, source.opened.model.opset_imports)
     files = extractor.files | list_own_files(part)
     if output is not None:
@@ -70,6 +72,20 @@ def replace(
         return _report(work, hierarchy, assemble(pieces, hierarchy))
     described = write(pieces, hierarchy, output, exporter=extractor.hierarchy.model.get("exporter", ""))
     return _report(work, described, Path(output))
+
+
+def _check_closed(part: OpenedModel) -> None:
+    """Refuse a part that reads what it does not have: the model may have a tensor of that name."""
+    view = view_model(part.model)
+    known = {*view.constants, *(t for graph in view.graphs for t in graph.inputs)}
+    for index, node in enumerate(view.nodes):
+        for tensor in node.reads:
+            made = view.producers[tensor]
+            if tensor not in known and (made is None or made >= index):
+                raise HieronnxError(
+                    f"the part's {node.op} '{node.name or view.node_key(index)[1]}' reads '{view.names[tensor]}', which "
+                    "is none of its inputs, and nothing before it makes; write the part so that onnx.checker passes it"
+                )
 
 
 def _find_replaced(extractor: Extractor, call: Call) -> Part:

@@ -82,9 +82,10 @@ def _check_closed(part: OpenedModel) -> None:
         for tensor in node.reads:
             made = view.producers[tensor]
             if tensor not in known and (made is None or made >= index):
+                named = f"{node.op} '{node.name or view.node_key(index)[1]}'"
                 raise HieronnxError(
-                    f"the part's {node.op} '{node.name or view.node_key(index)[1]}' reads '{view.names[tensor]}', which "
-                    "is none of its inputs, and nothing before it makes; write the part so that onnx.checker passes it"
+                    f"the part's {named} reads '{view.names[tensor]}', which is none of its inputs, and nothing before "
+                    "it makes; write the part so that onnx.checker passes it"
                 )
 
 

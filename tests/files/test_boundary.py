@@ -79,7 +79,7 @@ def test_what_a_callback_of_ours_raises_is_ours(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_command_tells_what_a_library_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_layered(tmp_path / "model.onnx")
-    monkeypatch.setattr(opening, "read_node_keys", partial(onnx.checker.check_model, onnx.ModelProto()))
+    monkeypatch.setattr(opening, "read_wiring", partial(onnx.checker.check_model, onnx.ModelProto()))
     with pytest.raises(HieronnxError, match=r"onnx cannot deal with something in '.*model.onnx'"):
         hieronnx.load(path)
 

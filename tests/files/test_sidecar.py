@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import msgspec
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,9 +22,13 @@ import hieronnx
 from hieronnx.errors import HieronnxError
 from hieronnx.files.document import FORMAT_VERSION, Document
 from hieronnx.files.opening import load, load_ir_model, open_model, sidecar_path
+from hieronnx.files.wire import read_wiring
+from hieronnx.graph.wiring import Wiring, read_ir_wiring, read_proto_wiring
 from hieronnx.hierarchy.records import CONFIDENCE, CallId
-from support.exports import exported, quiet
-from support.onnxdata import first_output, walk
+from support import layered
+from support.exports import export_ours, exported, quiet
+from support.layered import drop, write_layered
+from support.onnxdata import BODIES, FUNCTIONS, SHIPPED, first_output, walk
 
 SCHEMA = msgspec.json.schema(Document)
 BOTH = ["dynamo", "torchscript"]
@@ -638,3 +643,46 @@ def test_a_part_has_the_tags_that_its_own_structure_lets_expect(tmp_path: Path) 
         "output.dropout": "/BertAttention/BertSelfOutput",
     }
     assert hieronnx.validate(tmp_path / "part.onnx", strict=True).passed
+
+
+# -- which file it is of ------------------------------------------------------------------------------------------
+
+
+def describe_wirings(path: Path) -> set[Wiring]:
+    model = onnx.load(path, load_external_data=False)
+    return {read_wiring(path), read_proto_wiring(model), read_ir_wiring(ir.serde.deserialize_model(model))}
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "mamba"])
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_the_wiring_is_the_same_however_it_is_read(name: str, exporter: str) -> None:
+    (wiring,) = describe_wirings(export_ours(name, exporter))
+    assert wiring.digest == hieronnx.load(export_ours(name, exporter)).model["wiring"]
+
+
+def test_so_it_is_with_bodies_functions_and_optional_inputs(tmp_path: Path) -> None:
+    for number, text in enumerate((BODIES, FUNCTIONS)):
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{number}.onnx")
+    wirings = [describe_wirings(path) for path in (tmp_path / "0.onnx", tmp_path / "1.onnx", *SHIPPED[::17])]
+    assert all(len(found) == 1 for found in wirings)
+    assert len({wiring.digest for found in wirings for wiring in found}) > len(wirings) // 2
+
+
+def test_a_sidecar_of_a_file_that_is_wired_otherwise_is_not_used(tmp_path: Path) -> None:
+    path = write_layered(tmp_path / "model.onnx", embed=False)
+    assert len(hieronnx.load(path).nodes) == 9
+    model = onnx.load(path)
+    model.graph.node[5].input[1] = "layers.0.weight"  # as another model of the same names may be
+    onnx.save(model, path)
+    with pytest.raises(HieronnxError, match="tells of another model: its nodes are others, or wired otherwise"):
+        hieronnx.load(path)
+    assert [finding.place for finding in hieronnx.validate(path) if finding.severity == "error"] == [
+        "sidecar: $.model.wiring"
+    ]
+
+
+def test_a_sidecar_that_does_not_say_how_its_file_is_wired_is_told_by_its_nodes(tmp_path: Path) -> None:
+    path = write_layered(tmp_path / "model.onnx", embed=False)
+    layered.spoil(path, drop("model", "wiring"))  # as before version 1.4
+    assert len(hieronnx.load(path).nodes) == 9
+    assert not hieronnx.validate(path).count("error")

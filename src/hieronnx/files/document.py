@@ -19,12 +19,13 @@ from hieronnx.errors import InputError
 from hieronnx.files.claims import Claim, Finding
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import View
+from hieronnx.graph.wiring import read_proto_wiring
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy
 
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 _RESTORE = (
     "export the model again; or move this one away: then 'hieronnx validate --fix' writes one from the metadata "
     "inside, if any, without parameters"
@@ -60,6 +61,8 @@ class ModelEntry(msgspec.Struct, frozen=True, rename={"class_name": "class"}):
     """Which modules of torch.nn have tags: `default`, `all`, `none` or class names; null before version 1.2."""
     strategy: str | None = None
     """How the nodes were attributed: `captured`, `htp`, `usage_based`, `carried`, …; null before version 1.3."""
+    wiring: str | None = None
+    """A digest of what each node reads and makes, to tell a sidecar of another file; null before version 1.4."""
 
 
 class CallRef(msgspec.Struct, frozen=True):
@@ -321,6 +324,7 @@ def describe_file(
         "inputs": inputs,
         "outputs": outputs,
         "dynamic_axes": {name: dynamic for name, dynamic in axes.items() if dynamic},
+        "wiring": read_proto_wiring(model).digest,
     }
 
 

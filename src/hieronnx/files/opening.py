@@ -23,10 +23,11 @@ from hieronnx.files.document import read_document
 from hieronnx.files.external import check_data
 from hieronnx.files.metadata import CALLS_KEY, CARRY, explain_dropped, read_metadata
 from hieronnx.files.torch_scopes import read_torch_scopes
-from hieronnx.files.wire import read_node_keys, read_skeleton
+from hieronnx.files.wire import read_skeleton, read_wiring
 from hieronnx.graph.soundness import find_faults
 from hieronnx.graph.view import ModelLike
-from hieronnx.graph.walks import find_readers, first_output, walk_nodes
+from hieronnx.graph.walks import find_readers
+from hieronnx.graph.wiring import Wiring, read_ir_wiring
 from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
 
 _NO_NUMBER = "invalid literal for int() with base 10: "
@@ -59,7 +60,7 @@ def load(path: str | Path) -> Hierarchy:
         'pooler'
     """
     model = require_file(Path(path))
-    beside = _find_sidecar(model, lambda: read_node_keys(model))
+    beside = _find_sidecar(model, lambda: read_wiring(model))
     if beside is not None:
         return beside
     structure = read_structure(model)
@@ -88,7 +89,7 @@ def open_model(model: ModelLike) -> OpenedModel:
     path, loaded = opened.path, opened.model
     if path is None:
         return replace(opened, hierarchy=_read_inside(loaded, "the model"))
-    hierarchy = _find_sidecar(path, lambda: {(graph, first_output(node)) for graph, node in walk_nodes(loaded)})
+    hierarchy = _find_sidecar(path, lambda: read_ir_wiring(loaded))
     return replace(opened, hierarchy=hierarchy or _read_inside(loaded, str(path)))
 
 
@@ -109,7 +110,7 @@ def find_exporter(model: ModelLike) -> str | None:
     if not isinstance(model, str | os.PathLike):
         return None
     try:
-        beside = _find_sidecar(Path(model), lambda: read_node_keys(Path(model)))
+        beside = _find_sidecar(Path(model), lambda: read_wiring(model))
     except HieronnxError:  # it is damaged: then it says nothing
         return None
     return None if beside is None else beside.model.get("exporter")
@@ -128,7 +129,7 @@ def require_hierarchy(hierarchy: Hierarchy | None, path: Path | None, model: ir.
     if path is None:
         raise HieronnxError(f"the model has no hierarchy: {inside}")
     sidecar = find_beside(path)
-    other = " (that file tells of another model: its nodes are not those of this one)" * sidecar.is_file()
+    other = " (that file tells of another model: its nodes are others, or wired otherwise)" * sidecar.is_file()
     raise HieronnxError(f"'{path}' has no hierarchy: no {sidecar.name} beside it{other} and {inside}")
 
 
@@ -217,13 +218,15 @@ def _check_sound(model: onnx.ModelProto, name: str) -> None:
         raise HieronnxError(f"{name} is not a sound model: {fault.place}: {fault.message}; fix it with what made it")
 
 
-def _find_sidecar(model: Path, read_keys: Callable[[], set[tuple[str, str]]]) -> Hierarchy | None:
-    """Read the sidecar beside a model with these nodes; None if there is none, or it is of another file."""
+def _find_sidecar(model: Path, read: Callable[[], Wiring]) -> Hierarchy | None:
+    """Read the sidecar beside a model that is wired so; None if there is none, or it is of another file."""
     sidecar = find_beside(model)
     if not sidecar.is_file():
         return None
-    keys, hierarchy = read_keys(), read_sidecar(sidecar)
-    return hierarchy if {node.key for node in hierarchy.nodes} == keys else None
+    wiring, hierarchy = read(), read_sidecar(sidecar)
+    belongs = {node.key for node in hierarchy.nodes} == wiring.keys
+    # A sidecar before version 1.4 does not say how its file is wired.
+    return hierarchy if belongs and hierarchy.model.get("wiring") in (None, wiring.digest) else None
 
 
 def read_sidecar(path: Path) -> Hierarchy:

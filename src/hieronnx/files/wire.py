@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import body_key, function_key, walk_attribute_tensors, walk_protos
+from hieronnx.graph.wiring import Wired, Wiring, make_wiring
 
 Field: TypeAlias = tuple[int, memoryview, memoryview]
 """A field's number, the field as a whole, and the content of a length-delimited one."""
@@ -29,6 +30,7 @@ MODEL_GRAPH, MODEL_METADATA, MODEL_FUNCTIONS = 7, 14, 25
 GRAPH_NODE, GRAPH_INITIALIZER, FUNCTION_NODE = 1, 5, 7
 TENSOR_NAME, TENSOR_RAW_DATA, TENSOR_EXTERNAL = 8, 9, 13
 NODE_OUTPUT, NODE_NAME, NODE_ATTRIBUTE, NODE_METADATA = 2, 3, 5, 9
+_NODE_INPUT, _NODE_OP_TYPE, _NODE_DOMAIN = 1, 4, 7
 ATTRIBUTE_NAME, ATTRIBUTE_GRAPH, ATTRIBUTE_GRAPHS = 1, 6, 11
 ATTRIBUTE_TENSORS = frozenset({5, 10})  # one, or a list
 ENTRY_KEY, ENTRY_VALUE = 1, 2
@@ -170,27 +172,47 @@ def explain(error: Exception) -> str:
 
 def read_node_names(model: bytes | memoryview) -> dict[tuple[str, str], str]:
     """Read the names of a serialized model's nodes, by their graphs' keys and their first outputs."""
-    names: dict[tuple[str, str], str] = {}
+    return {(key, read_text(node, NODE_OUTPUT)): read_text(node, NODE_NAME) for key, node in _walk_model(model)}
+
+
+def read_wiring(path: str | os.PathLike[str]) -> Wiring:
+    """Read what a sidecar must agree with, and no more of a file.
+
+    Raises:
+        HieronnxError: If the file is not an ONNX model.
+    """
+    return _read(path, lambda view: make_wiring(_read_wired(key, node) for key, node in _walk_model(view)))
+
+
+def _read_wired(graph: str, node: Sequence[Field]) -> Wired:
+    read_text(node, NODE_NAME)  # it does not count, but a file in which it is no text is not ONNX
+    inputs, outputs = (
+        [str(content, "utf-8") for field, _, content in node if field == number]
+        for number in (_NODE_INPUT, NODE_OUTPUT)
+    )
+    return graph, read_text(node, _NODE_DOMAIN), read_text(node, _NODE_OP_TYPE), inputs, outputs
+
+
+def _walk_model(model: bytes | memoryview) -> Iterator[tuple[str, list[Field]]]:
+    """Yield the fields of each node with the key of its graph."""
     for number, _, content in walk_fields(memoryview(model)):
         if number == MODEL_GRAPH:
-            _read_names(content, "", GRAPH_NODE, names)
+            yield from _walk_graph(content, "", GRAPH_NODE)
         elif number == MODEL_FUNCTIONS:
-            _read_names(content, read_function_key(content), FUNCTION_NODE, names)
-    return names
+            yield from _walk_graph(content, read_function_key(content), FUNCTION_NODE)
 
 
-def _read_names(graph: memoryview, key: str, node_field: int, names: dict[tuple[str, str], str]) -> None:
+def _walk_graph(graph: memoryview, key: str, node_field: int) -> Iterator[tuple[str, list[Field]]]:
     for number, _, node in walk_fields(graph):
         if number != node_field:
             continue
         fields = list(walk_fields(node))
-        output = read_text(fields, NODE_OUTPUT)
-        names[key, output] = read_text(fields, NODE_NAME)
+        yield key, fields
         for field, _, attribute in fields:
             if field == NODE_ATTRIBUTE:
                 for label, (_, _, body) in label_bodies(list(walk_fields(attribute))):
                     if label is not None:
-                        _read_names(body, body_key(key, output, label), GRAPH_NODE, names)
+                        yield from _walk_graph(body, body_key(key, read_text(fields, NODE_OUTPUT), label), GRAPH_NODE)
 
 
 def label_bodies(attribute: Sequence[Field]) -> Iterator[tuple[str | None, Field]]:
@@ -204,15 +226,6 @@ def label_bodies(attribute: Sequence[Field]) -> Iterator[tuple[str | None, Field
             index += 1
         else:
             yield None, field
-
-
-def read_node_keys(path: str | os.PathLike[str]) -> set[tuple[str, str]]:
-    """Read what identifies the nodes of a file: their graphs' keys and their first outputs.
-
-    Raises:
-        HieronnxError: If the file is not an ONNX model.
-    """
-    return _read(path, lambda view: set(read_node_names(view)))
 
 
 # -- initializers: the functions below read what `read_skeleton` reads ----------------------------------------

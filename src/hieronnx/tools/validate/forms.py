@@ -22,10 +22,17 @@ from hieronnx.files.opening import deserialize, find_beside, read_beside, readin
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import walk_nodes
+from hieronnx.graph.wiring import read_proto_wiring
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId
 from hieronnx.hierarchy.tags import Segment, parse_tag
-from hieronnx.tools.validate.sidecar import check_belongs, check_derived, check_module_table, check_operators
+from hieronnx.tools.validate.sidecar import (
+    check_belongs,
+    check_derived,
+    check_module_table,
+    check_operators,
+    check_wiring,
+)
 
 _HARMLESS = frozenset({"sidecar-derived", "metadata-derived", "sidecar-keys", "metadata-keys", "sidecar-modules"})
 """The checks whose findings leave the calls, and what is said of the nodes, as they are."""
@@ -103,6 +110,8 @@ def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form
         return _make_form(None, False, findings)
     others = check_belongs(claim.nodes, view)
     own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
+    if not others and claim.document is not None:
+        others = check_wiring(claim.document.model, read_proto_wiring(skeleton).digest)
     unknown = _walk_unknown(raw, _keys_of(inspect.type_info(Document)), "$")
     form = _make_form(claim, not others, [*_report_unknown("sidecar", unknown), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:

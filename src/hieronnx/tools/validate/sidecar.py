@@ -11,7 +11,7 @@ import msgspec
 
 from hieronnx.errors import list_some
 from hieronnx.files.claims import RESTORE, Claim, Finding, node_place
-from hieronnx.files.document import Document, make_document
+from hieronnx.files.document import Document, ModelEntry, make_document
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Module, Node
@@ -45,6 +45,14 @@ def check_belongs(nodes: Sequence[Node], view: View) -> list[Finding]:
         f"{len(extra):,} of its {len(nodes):,} are not in the model ({list_some(names, _SHOWN, '; ')})"
     )
     return [Finding("sidecar-nodes", "error", "sidecar: $.nodes", message, _OTHER_FILE, tuple(names))]
+
+
+def check_wiring(model: ModelEntry, wiring: str) -> list[Finding]:
+    """Check that a sidecar is of a file that is wired as this one; one before version 1.4 does not say."""
+    if model.wiring in (None, wiring):
+        return []
+    message = "it is not of this file: the nodes of its file read or make other tensors, or are of other operators"
+    return [Finding("sidecar-nodes", "error", "sidecar: $.model.wiring", message, _OTHER_FILE)]
 
 
 def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:

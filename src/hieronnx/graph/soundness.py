@@ -98,7 +98,7 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], context: _Context) -> Iterator
         place = f"node '{node.name or first_name(node.output) or node.op_type}'"
         if not node.op_type:
             yield Fault(place, "it has no operator")
-        elif reason := _explain_arity(node, context):
+        elif reason := _explain_use(node, context):
             yield Fault(place, reason)
         for name in node.output:
             if name and name in made:
@@ -114,16 +114,18 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], context: _Context) -> Iterator
             yield from _check_graph(body, context)
 
 
-class _Arity(NamedTuple):
-    """How many inputs and outputs an operator takes, and which of the inputs it cannot do without."""
+class _Signature(NamedTuple):
+    """How many inputs and outputs an operator has, which inputs and attributes it needs, and of what kinds they are."""
 
     inputs: range
     outputs: range
     needed: tuple[int, ...]
+    attributes: tuple[str, ...]
+    kinds: Mapping[str, int]
 
 
 @cache
-def _read_arity(op_type: str, opset: int) -> _Arity | None:
+def _read_signature(op_type: str, opset: int) -> _Signature | None:
     try:
         schema = onnx.defs.get_schema(op_type, opset)
     except onnx.defs.SchemaError:
@@ -131,26 +133,37 @@ def _read_arity(op_type: str, opset: int) -> _Arity | None:
     if schema.deprecated:
         return None
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    return _Arity(
+    return _Signature(
         range(schema.min_input, schema.max_input + 1),
         range(schema.min_output, schema.max_output + 1),
         tuple(position for position, item in enumerate(schema.inputs) if item.option == single),
+        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
+        {name: attribute.type.value for name, attribute in schema.attributes.items()},
     )
 
 
-def _explain_arity(node: onnx.NodeProto, context: _Context) -> str:
-    """Say what is wrong with how many tensors a node reads and makes, if its operator is a known one."""
+def _explain_use(node: onnx.NodeProto, context: _Context) -> str:
+    """Say what is wrong with what a node reads and makes and with its attributes, if its operator is a known one."""
     if node.domain not in _STANDARD or context.opset is None or _identify(node, node.op_type) in context.local:
         return ""
-    arity = _read_arity(node.op_type, context.opset)
-    if arity is None:
+    signature = _read_signature(node.op_type, context.opset)
+    if signature is None:
         return ""
-    for what, given, allowed in (("reads", node.input, arity.inputs), ("makes", node.output, arity.outputs)):
+    for what, given, allowed in (("reads", node.input, signature.inputs), ("makes", node.output, signature.outputs)):
         if len(given) not in allowed:
             count = "too few" if len(given) < allowed.start else "too many"
             return f"it {what} {len(given)} tensors, {count} for {node.op_type}"
-    missing = [position for position in arity.needed if position < len(node.input) and not node.input[position]]
-    return f"its input {missing[0]} is left out, and {node.op_type} needs it" if missing else ""
+    for position in signature.needed:
+        if position < len(node.input) and not node.input[position]:
+            return f"its input {position} is left out, and {node.op_type} needs it"
+    kinds = {attribute.name: attribute.type for attribute in node.attribute}
+    for name in signature.attributes:
+        if name not in kinds:
+            return f"it has no attribute '{name}', and {node.op_type} needs it"
+    for name, kind in kinds.items():
+        if kind and signature.kinds.get(name, kind) != kind:
+            return f"its attribute '{name}' is not of the type that {node.op_type} has it in"
+    return ""
 
 
 # -- functions ----------------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ WRONG: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "opset 999": (of(FITTING + "{ x2 = Neg(x1) }", FUTURE), "opset 999"),
     "no operator": (of(FITTING + "{ x2 = Nog(x1) }"), "the operator Nog"),
     "a tensor of the model's": (of(FITTING + "{ q = Neg(x1) x2 = Add(q, x0) }"), "reads 'x0', which is none of its"),
+    "an output of nobody's": (of("part (float[2,3] x1) => (float[2,3] x2) { q = Neg(x1) }"), "made by none of its"),
     "a tensor of nobody's": (of(FITTING + "{ x2 = Add(x1, q) }"), "reads 'q', which is none of its inputs"),
     "the wrong order": (of(FITTING + "{ x2 = Neg(q) q = Abs(x1) }"), "reads 'q', .* nothing before it makes"),
     "not yet in its opset": (of(FITTING + "{ x2 = Gelu(x1) }", OLD), "Gelu"),

@@ -261,3 +261,11 @@ def test_the_schema_that_ships_is_the_one_of_the_code() -> None:
     shipped = resources.files("hieronnx") / "files" / "pipeline.schema.json"
     assert shipped.read_text("utf-8") == json.dumps(SCHEMA, indent=1) + "\n"
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_a_model_without_nodes_has_nothing_to_split(tmp_path: Path) -> None:
+    empty = "<ir_version: 10, opset_import: ['' : 21]> net (float[2] x) => (float[2] x) { }".replace("'", '"')
+    onnx.save(annotated(onnx.parser.parse_model(empty), []), tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="has nothing to split"):
+        hieronnx.split(tmp_path / "m.onnx", stages=2, into=tmp_path / "s")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]

@@ -78,6 +78,12 @@ def _check_closed(part: OpenedModel) -> None:
     """Refuse a part that reads what it does not have: the model may have a tensor of that name."""
     view = view_model(part.model)
     known = {*view.constants, *(t for graph in view.graphs for t in graph.inputs)}
+    for tensor in view.graphs[0].outputs:
+        if tensor not in known and view.producers[tensor] is None:
+            raise HieronnxError(
+                f"the part's output '{view.names[tensor]}' is made by none of its nodes; write the part so that "
+                "onnx.checker passes it"
+            )
     for index, node in enumerate(view.nodes):
         for tensor in node.reads:
             made = view.producers[tensor]

@@ -88,6 +88,8 @@ def split(
     _check_request(targets, stages, memory_limit, balance, profile)
     extractor = Extractor(model)
     timeline = make_timeline(extractor.source)
+    if not timeline.places:
+        raise InputError(f"'{extractor.source.opened.name}' has nothing to split: no node of it computes anything")
     sizes = TensorSizes(extractor.source, extractor.types, dims or {})
     notes: list[str] = []
     if targets:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from hieronnx.cli import cli
 from hieronnx.cli.console import write_report
 from hieronnx.errors import ExportError
 from hieronnx.files.opening import open_model, sidecar_path
+from hieronnx.files.staging import swap_folders
 from hieronnx.files.writing import write
 from support.annotated import annotated
 from support.exports import quiet
@@ -155,6 +157,44 @@ def test_whenever_a_writer_is_killed_a_whole_model_is_there(command: str, tmp_pa
             assert not [path for path in folder.iterdir() if path.name.startswith(".")]
         moment += 1
         killed += 1
+
+
+def read_stages(folder: Path) -> dict[str, bytes]:
+    """Return what a folder of stages holds, each of which loads."""
+    return {path.name: contents(path) for path in sorted(folder.glob("*.onnx"))}
+
+
+def test_whenever_split_is_killed_a_whole_pipeline_is_there(tmp_path: Path) -> None:
+    old, new = save(tmp_path / "old.onnx", 0), save(tmp_path / "new.onnx", 1)
+    stages, wanted, moment = tmp_path / "stages", [], 0
+    for model in (old, new):
+        hieronnx.split(model, at="b", into=tmp_path / model.stem)
+        wanted.append(read_stages(tmp_path / model.stem))
+    assert wanted[0] != wanted[1]
+    assert all(len(found) == 2 for found in wanted)
+    while True:
+        hieronnx.split(old, at="b", into=stages)
+        dead = die_at(moment, lambda: hieronnx.split(new, at="b", into=stages))
+        assert read_stages(stages) in wanted, moment
+        hieronnx.Pipeline(stages)
+        if not dead:
+            break
+        moment += 1
+    assert moment >= 4
+    assert read_stages(stages) == wanted[1]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_folders_change_places_also_where_the_system_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    swap_folders(tmp_path / "a", tmp_path / "b")
+    assert [(tmp_path / name / "file").read_text() for name in ("a", "b")] == ["b", "a"]
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+    swap_folders(tmp_path / "a", tmp_path / "b")
+    assert [(tmp_path / name / "file").read_text() for name in ("a", "b")] == ["a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_whenever_a_report_is_killed_a_whole_one_is_there(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 
 from hieronnx._version import __version__
 from hieronnx.errors import ExportError, HieronnxError, check_folder, writing
-from hieronnx.files.staging import staging
+from hieronnx.files.staging import staging, swap_folders
 
 DOCUMENT = "pipeline.json"
 FORMAT_VERSION = "1.0"
@@ -119,15 +118,10 @@ def writing_folder(folder: Path, marker: str) -> Iterator[Path]:
         raise ExportError(f"'{folder}' has other files in it; give a new folder, or an empty one")
     place = folder.resolve()
     with staging(place.with_name(f"{place.name}.folder")) as staged, writing(folder):
-        new, old = staged.with_name("new"), staged.with_name("old")
+        new = staged.with_name("new")
         new.mkdir()
         yield new
         if place.exists():
-            os.rename(place, old)
-        try:
+            swap_folders(new, place)
+        else:
             os.rename(new, place)
-        except OSError:
-            if old.exists():
-                os.rename(old, place)
-            raise
-        shutil.rmtree(old, ignore_errors=True)

@@ -10,6 +10,7 @@ is free, also the next time.
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import hashlib
 import os
@@ -36,6 +37,7 @@ _LONGEST_PREFIX = 40
 _SIDECAR = re.compile(rb'\s*\{\s*"format_version"')
 _BEGIN = b'{"format_version"'
 """How every sidecar begins."""
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 _HELD = threading.local()
 """The outputs that this thread is writing."""
 
@@ -88,6 +90,25 @@ def staging(output: Path) -> Iterator[Path]:
             yield folder / f"{output.stem}{token}{output.suffix}"
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def swap_folders(one: Path, other: Path) -> None:
+    """Let two folders beside each other change places: at once where the system can, else in three steps."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+    except (AttributeError, OSError, TypeError):  # another system has no such call, or no such library
+        done = False
+    if done:
+        return
+    aside = one.with_name(f"{one.name}.aside")
+    os.rename(other, aside)
+    try:
+        os.rename(one, other)
+    except OSError:
+        os.rename(aside, other)
+        raise
+    os.rename(aside, one)
 
 
 @contextmanager

@@ -7,18 +7,24 @@ SECONDS ?= 60
 # Another torch, in an environment of its own, with the tests that concern capture.
 TORCH ?= 2.15.0
 TORCH_VENV = .venv-torch-$(TORCH)
+# The page of 'hieronnx view' is tested in Chromium.
+HAS_BROWSER := command -v chromium > /dev/null && command -v chromedriver > /dev/null
+GET_BROWSER := apt-get install -y --no-install-recommends chromium chromium-driver
+ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 CAPTURE_TESTS := tests/capture tests/test_zoo.py tests/tools/test_export.py tests/tools/test_failures.py
 
-.PHONY: help demo test test-long fuzz test-torch lint format bench strategies clean
+.PHONY: help demo page browser test test-long fuzz test-torch lint format bench strategies clean
 
 help:
 	@echo "make demo       export the built-in model, print its tree and coverage"
 	@echo "make test       run the test suite"
+	@echo "make browser    install the browser that tests of 'hieronnx view' need, where it is missing (Debian, Ubuntu)"
 	@echo "make test-long  run the tests that take minutes"
 	@echo "make test-torch TORCH=2.15.0   run the tests of capture with another torch, in an environment of its own"
 	@echo "make fuzz       try damaged files on every reader, for SECONDS=60"
 	@echo "make lint       ruff, ruff format --check, mypy"
 	@echo "make bench      measure hieronnx beside its peers; writes docs/benchmarks.md"
+	@echo "make page       build the script of 'hieronnx view' from frontend/, with Node"
 	@echo "make strategies measure how well each strategy does; writes the tables of docs/strategies.md"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -31,6 +37,7 @@ demo: $(STAMP)
 	$(BIN)/hieronnx demo
 
 test: $(STAMP)
+	@$(HAS_BROWSER) || echo "the tests of 'hieronnx view' need a browser: 'make browser' gets it ($(GET_BROWSER))"
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
 
 test-long: $(STAMP)
@@ -54,6 +61,12 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+browser:
+	@$(HAS_BROWSER) || { $(ROOT) apt-get update -qq && $(ROOT) env DEBIAN_FRONTEND=noninteractive $(GET_BROWSER); }
+
+page:
+	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

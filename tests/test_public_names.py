@@ -19,7 +19,8 @@ import hieronnx
 
 VERBS = {
     *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "locate", "optimize"),
-    *("place", "profile", "quantize", "replace", "select", "sensitivity", "split", "validate", "verify", "with_past"),
+    *("place", "profile", "quantize", "replace", "select", "sensitivity", "split", "validate", "verify", "view"),
+    "with_past",
 }
 PUBLIC = {name: getattr(hieronnx, name) for name in hieronnx.__all__}
 

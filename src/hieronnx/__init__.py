@@ -105,6 +105,8 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.verify.result import VerifiedCall as VerifiedCall
     from hieronnx.tools.verify.result import VerifyResult as VerifyResult
     from hieronnx.tools.verify.verifying import verify as verify
+    from hieronnx.tools.view.viewing import ViewResult as ViewResult
+    from hieronnx.tools.view.viewing import view as view
 
 _NAMES = {
     "attribute.file": "Disagreement",
@@ -148,6 +150,7 @@ _NAMES = {
     "tools.verify.deviation": "Deviation",
     "tools.verify.result": "Culprit SkippedCall VerifiedCall VerifyResult",
     "tools.verify.verifying": "verify",
+    "tools.view.viewing": "ViewResult view",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -45,7 +45,7 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "validate": lambda new, _: hieronnx.validate(new, fix=True),
 }
 """What each command that writes a model does, its name first."""
-REPORTS = {"analyze", "compare", "profile", "verify"}
+REPORTS = {"analyze", "compare", "profile", "verify", "view"}
 """The commands that write a report and no model."""
 FOLDERS = {"split"}
 """Those that write a folder."""

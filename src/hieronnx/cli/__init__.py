@@ -29,6 +29,7 @@ from hieronnx.cli.split import split_command
 from hieronnx.cli.tree import tree_command
 from hieronnx.cli.validate import validate_command
 from hieronnx.cli.verify import verify_command
+from hieronnx.cli.view import view_command
 
 
 @click.group(
@@ -69,6 +70,7 @@ for _command in (
     tree_command,
     validate_command,
     verify_command,
+    view_command,
 ):
     cli.add_command(_command)
 

@@ -24,8 +24,9 @@ from hieronnx.errors import HieronnxError, count
 from hieronnx.report.names import clean_line
 
 if TYPE_CHECKING:
-    from hieronnx.tools.results import Result, WritingResult
+    from hieronnx.tools.results import Result
     from hieronnx.tools.verify.result import VerifyResult
+    from hieronnx.tools.written import WritingResult
 
 FOUND_SOMETHING = 1
 """The exit code of a check that found something."""
@@ -139,12 +140,9 @@ def write_report(path: Path, text: str) -> None:
     Raises:
         HieronnxError: If it cannot be written.
     """
-    from hieronnx.errors import writing
-    from hieronnx.files.staging import staging
+    from hieronnx.files.staging import write_whole
 
-    with staging(path) as staged, writing(path):
-        staged.write_text(text, encoding="utf-8", newline="\n")
-        os.replace(staged, path)
+    write_whole(path, text)
 
 
 @contextmanager

@@ -111,6 +111,17 @@ def swap_folders(one: Path, other: Path) -> None:
     os.rename(aside, one)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text to a file, which appears whole or not at all.
+
+    Raises:
+        HieronnxError: If it cannot be written.
+    """
+    with staging(path) as staged, writing(path):
+        staged.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(staged, path)
+
+
 @contextmanager
 def new_files(folder: Path) -> Iterator[None]:
     """Make a folder for several files; if they cannot all be written, those that are new go, and so does the folder.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -151,6 +151,11 @@ class Hierarchy:
         root = self.modules[""].class_name if "" in self.modules else "none"
         return f"Hierarchy({root}: {len(self.modules)} modules, {len(self.calls)} calls, {len(self.nodes)} nodes)"
 
+    def _repr_html_(self) -> str:
+        from hieronnx.hierarchy.notebook import make_tree
+
+        return make_tree(self)
+
     @property
     def has_parameter_counts(self) -> bool:
         """Whether parameters are counted: a sidecar, which describes the file too, does; metadata inside does not."""
@@ -165,6 +170,16 @@ class Hierarchy:
     def node_by_key(self) -> Mapping[tuple[str, str], Node]:
         """Every node by its graph and its first output."""
         return {node.key: node for node in self.nodes}
+
+    @cached_property
+    def node_counts(self) -> Mapping[CallId, int]:
+        """How many nodes each call and all below it have."""
+        counts = Counter({call.id: 0 for call in self.calls})
+        counts.update(node.scope for node in self.nodes)
+        for call in reversed(self.calls):  # each after the one above it
+            if call.parent is not None:
+                counts[call.parent] += counts[call.id]
+        return counts
 
     @cached_property
     def tree(self) -> CallTree:

@@ -17,7 +17,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS, CallId
 from hieronnx.hierarchy.tags import TagPolicy
-from hieronnx.tools.results import WritingResult
+from hieronnx.tools.written import WritingResult
 
 if TYPE_CHECKING:
     from torch import nn

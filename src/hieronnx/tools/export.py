@@ -32,7 +32,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.axes import AxesCheck, check_axes
-from hieronnx.tools.results import WritingResult
+from hieronnx.tools.written import WritingResult
 
 if TYPE_CHECKING:
     from torch import nn

@@ -20,7 +20,8 @@ from hieronnx.files.writing import write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
 from hieronnx.runtime.profiles import find_assignments, find_providers
-from hieronnx.tools.results import Result, WritingResult
+from hieronnx.tools.results import Result
+from hieronnx.tools.written import WritingResult
 
 ANNOTATION = "layer_ann"
 """The metadata of a node that ONNX Runtime reads."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,6 +28,13 @@ class Result:
         """Return the result as JSON values, the fields' names as keys: what the command prints with `--json`."""
         return dump_record(self)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the line of `repr`, and the tree of the hierarchy where there is one."""
+        hierarchy = getattr(self, "hierarchy", None)
+        tree = hierarchy._repr_html_() if isinstance(hierarchy, Hierarchy) else ""
+        seen = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in repr(self))
+        return f"<pre>{escape(seen)}</pre>{tree}"
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
@@ -34,20 +42,6 @@ class WrittenFile:
 
     path: Path
     bytes: int
-
-
-class WritingResult(Result):
-    """The base of the results of what writes a model."""
-
-    __slots__ = ()
-    _derived: ClassVar[tuple[str, ...]] = ("files",)
-    path: Path | None
-    sidecar: Path | None
-
-    @property
-    def files(self) -> tuple[WrittenFile, ...]:
-        """The model, the files that its weights are in, and the sidecar, as they are on the disk now."""
-        return list_files(self.path, self.sidecar)
 
 
 def list_files(model: Path | None, sidecar: Path | None) -> tuple[WrittenFile, ...]:

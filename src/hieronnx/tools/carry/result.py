@@ -10,7 +10,7 @@ from typing import ClassVar
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.precision.result import TargetSearch
-from hieronnx.tools.results import WritingResult
+from hieronnx.tools.written import WritingResult
 
 
 @dataclass(frozen=True, slots=True)

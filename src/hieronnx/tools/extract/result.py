@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +15,8 @@ from hieronnx.tools.results import Result, WrittenFile, dump_record, list_files
 
 if TYPE_CHECKING:
     import onnx
+
+    from hieronnx.tools.view.viewing import ViewResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,12 @@ class ExtractResult(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; `model` is the file that it was written to, or None."""
         return {**dump_record(self, {"model"}), "model": str(self.model) if isinstance(self.model, Path) else None}
+
+    def view(self, output: str | os.PathLike[str] | None = None, **options: Any) -> ViewResult:
+        """Show the part in a page, as `hieronnx.view` does, with its options."""
+        from hieronnx.tools.view.viewing import view
+
+        return view(self.model, output=output, **options)
 
     def __repr__(self) -> str:
         ends = f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"

@@ -1,0 +1,118 @@
+// The data of the page, unpacked, with what is derived from it.
+
+/**
+ * @typedef {{path?: string, name?: string, class: string, full: string, label: string, tag: string, tagged: boolean,
+ *   via?: string, parent?: number, nodes: number, own: number, parameters?: number, bytes?: number,
+ *   work: [number, string | null, number], args?: [number, string[]][], results?: [number, string[]][],
+ *   elsewhere?: [string, string, string, number][]}} Call
+ * @typedef {{o: number, n: string, c: number, e: number, k: number, i?: number[], u?: number[], a?: [number, number][],
+ *   p?: [number, number][], s?: number[], r?: number, g?: number, l?: number, m?: number | string}} GraphNode
+ * @typedef {{w: number, h: number, e: any[][], r: [number, number, number[], number[]][], f?: [number, number[]][]}} Scene
+ * @typedef {{calls: Call[], nodes: GraphNode[], tensors: any[][], scenes: Scene[][], texts: string[],
+ *   evidence: [string, string][], categories: string[], title: string, file: string, coverage: number,
+ *   strategy?: string, exporter?: string, measured: {times?: ([number, number] | null)[],
+ *   errors?: ([number | null, number | null, string] | null)[]}, kinds?: number[], others?: Data[]}} Data
+ */
+
+/** Reads the compressed data in the page. */
+export async function unpack() {
+  const packed = atob(document.getElementById("data")?.textContent ?? "");
+  const bytes = Uint8Array.from(packed, (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Model(JSON.parse(await new Response(stream).text()));
+}
+
+export class Model {
+  /** @param {Data} data */
+  constructor(data) {
+    this.data = data;
+    this.calls = data.calls;
+    this.nodes = data.nodes;
+    /** @type {number[][]} */
+    this.children = data.calls.map(() => []);
+    /** @type {number[][]} */
+    this.own = data.calls.map(() => []);
+    data.calls.forEach((call, number) => call.parent !== undefined && this.children[call.parent].push(number));
+    data.nodes.forEach((node, number) => this.own[node.c].push(number));
+    this.byTag = new Map(data.calls.flatMap((call, number) => (call.tagged ? [[call.tag, number]] : [])));
+    this.byPath = new Map(data.calls.map((call, number) => [call.path ?? "", number]));
+    /** @type {number[][] | null} */
+    this.readers = null;
+    /** The other forms of the model. @type {Model[]} */
+    this.others = (data.others ?? []).map((other) => new Model(other));
+    /** For each call how many of its nodes are the same, added, removed, changed. @type {number[][]} */
+    this.kinds = data.calls.map(() => [0, 0, 0, 0]);
+    data.nodes.forEach((node, number) => {
+      for (const above of data.kinds ? this.way(node.c) : []) this.kinds[above][data.kinds?.[number] ?? 0]++;
+    });
+  }
+
+  /** How the nodes of a call differ in the other forms, as `−2 +1 ~3`. @param {number} call */
+  differences(call) {
+    const path = this.calls[call].path ?? "";
+    const at = this.others.flatMap((other) => { const there = other.byPath.get(path); return there === undefined ? [] : [other.kinds[there]]; });
+    const added = at.reduce((sum, kinds) => sum + kinds[1], 0);
+    const [, , removed, changed] = this.kinds[call];
+    return { total: added + removed + changed, text: [removed && `−${removed}`, added && `+${added}`, changed && `~${changed}`].filter(Boolean).join(" ") };
+  }
+
+  /** @param {number} text */
+  text(text) {
+    return this.data.texts[text];
+  }
+
+  /** @param {number} node */
+  op(node) {
+    return this.text(this.nodes[node].o);
+  }
+
+  /**
+   * The calls from the root down to one.
+   * @param {number} call
+   */
+  way(call) {
+    const way = [];
+    for (let at = /** @type {number | undefined} */ (call); at !== undefined; at = this.calls[at].parent) way.unshift(at);
+    return way;
+  }
+
+  /** @param {number} tensor */
+  tensor(tensor) {
+    const [name, dtype, shape, producer, parameter, elements, bytes] = this.data.tensors[tensor];
+    return { name, dtype: this.text(dtype), shape: this.text(shape), producer, parameter, elements, bytes, constant: parameter !== undefined };
+  }
+
+  /** @param {number} tensor */
+  readersOf(tensor) {
+    if (this.readers === null) {
+      const readers = /** @type {number[][]} */ (this.data.tensors.map(() => []));
+      this.nodes.forEach((node, number) => node.i?.forEach((t) => t >= 0 && readers[t].push(number)));
+      this.readers = readers;
+    }
+    return this.readers[tensor];
+  }
+
+  /** The part of a link that leads to a call. @param {number} call */
+  link(call) {
+    const item = this.calls[call];
+    if (item.tagged) return `#${item.tag.split("/").map(encodeURIComponent).join("/")}`;
+    return `#call:${encodeURIComponent(item.path ?? "")}`;
+  }
+
+  /** The call that a link leads to; undefined where it leads to none. @param {string} hash */
+  find(hash) {
+    let text;
+    try {
+      text = decodeURIComponent(hash.replace(/^#/, ""));
+    } catch {
+      return undefined;
+    }
+    return text.startsWith("call:") ? this.byPath.get(text.slice(5)) : this.byTag.get(text);
+  }
+
+  /** The nearest data type of a node's first output. @param {number} node */
+  dtype(node) {
+    const first = this.nodes[node].u?.find((t) => t >= 0);
+    return first === undefined ? "" : this.tensor(first).dtype;
+  }
+}

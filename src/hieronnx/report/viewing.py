@@ -1,0 +1,18 @@
+"""The text of what `view` wrote."""
+
+from __future__ import annotations
+
+from hieronnx.errors import count
+from hieronnx.report.names import clean_line
+from hieronnx.report.text import format_size
+from hieronnx.tools.view.viewing import ViewResult
+
+
+def render_view(result: ViewResult, *, colour: bool = False) -> str:
+    """Say where the page is, and what it shows."""
+    del colour  # nothing in it is coloured
+    size = sum(file.bytes for file in result.files)
+    if result.form != "html":
+        return clean_line(f"{result.path}: {format_size(size)}")
+    shown = f"{count(result.calls, 'call')}, {count(result.nodes, 'node')}"
+    return clean_line(f"{result.path}: {shown}, {format_size(size)}; open it in a browser")

@@ -1,0 +1,1 @@
+"""View: a model by its modules, as one HTML page."""

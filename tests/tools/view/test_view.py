@@ -1,0 +1,179 @@
+"""What `view` writes, without a browser."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from base64 import b64decode, b64encode
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import onnx
+import pytest
+
+import hieronnx
+from hieronnx.files.shipped import read_shipped
+from support.annotated import annotated
+from support.cli import run
+from support.exports import exported
+
+SOURCES = Path(__file__).parents[3] / "frontend" / "src"
+NET = "net (float[2] x) => (float[2] y) { h = Relu(x)  y = Tanh(h) }"
+
+
+def data_of(html: str) -> dict[str, Any]:
+    found = re.search(r'id="data">([^<]*)<', html)
+    assert found is not None
+    return dict(json.loads(gzip.decompress(b64decode(found[1]))))
+
+
+@pytest.mark.parametrize("name", ["view.js", "view.css"])
+def test_what_is_shipped_was_built_of_the_sources_as_they_are(name: str) -> None:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    assert digest.hexdigest() in read_shipped(name), "run 'npm run build' in frontend/"
+
+
+def test_the_page_without_its_data_is_small_and_names_nothing_outside() -> None:
+    html = hieronnx.view(annotated(NET, ["a", "b"])).content
+    assert len(html) < 500_000
+    without_data = re.sub(r'id="data">[^<]*<', "", html)
+    addresses = set(re.findall(r"\w+://[^\"'`\s)]*", without_data))
+    assert addresses == {"http://www.w3.org/2000/svg"}  # a name, not an address
+
+
+def test_the_policy_lets_one_script_and_one_style_run() -> None:
+    html = hieronnx.view(annotated(NET, ["a", "b"])).content
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy is not None
+    assert policy[1].startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
+    assert "unsafe" not in policy[1]
+    for name in ("view.js", "view.css"):
+        assert b64encode(hashlib.sha256(read_shipped(name).encode()).digest()).decode() in policy[1]
+
+
+def test_names_are_in_the_compressed_data_alone() -> None:
+    model = annotated(NET, ["secret_module", "b"])
+    model.graph.node[0].name = "secret_node"
+    html = hieronnx.view(model).content
+    assert "secret" not in html
+    data = data_of(html)
+    assert "secret_module" in [call.get("path") for call in data["calls"]]
+    assert "secret_node" in [node["n"] for node in data["nodes"]]
+
+
+def test_every_node_and_call_of_the_file_is_in_the_page() -> None:
+    result = exported("bert", "torchscript").result
+    data = data_of(hieronnx.view(result.path).content)
+    assert [call.get("path", "") for call in data["calls"]] == [str(call.id) for call in result.hierarchy.calls]
+    drawn = [element[1] for scenes in data["scenes"] for element in scenes[-1]["e"] if element[0] == 1]
+    hidden = [number for number, node in enumerate(data["nodes"]) if "l" in node]
+    assert sorted(drawn + hidden) == list(range(len(result.hierarchy.nodes)))  # each in one picture
+
+
+def test_times_and_errors_are_those_of_the_calls(tmp_path: Path) -> None:
+    model = annotated(NET, ["a", "b"])
+    times = {"total_us": 3.0, "calls": [{"module": "a", "call": 0, "own_us": 1.0, "total_us": 2.0}]}
+    deviation = {"relative": 0.5}
+    errors = {
+        "calls": [{"module": "b", "call": 0, "introduced": deviation, "accumulated": deviation, "verdict": "wrong"}]
+    }
+    (tmp_path / "p.json").write_text(json.dumps(times))
+    data = data_of(hieronnx.view(model, profile=tmp_path / "p.json", verify=errors).content)
+    assert data["measured"] == {"times": [None, [1.0, 2.0], None], "errors": [None, None, [0.5, 0.5, "wrong"]]}
+
+
+def test_a_profile_of_another_model_is_refused() -> None:
+    other = {"total_us": 3.0, "calls": [{"module": "z", "call": 0, "own_us": 1.0, "total_us": 2.0}]}
+    with pytest.raises(hieronnx.InputError, match="another model"):
+        hieronnx.view(annotated(NET, ["a", "b"]), profile=other)
+    with pytest.raises(hieronnx.InputError, match="hieronnx verify"):
+        hieronnx.view(annotated(NET, ["a", "b"]), verify=other)
+
+
+def test_the_command_writes_the_page_beside_the_model(tmp_path: Path) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    done = run("view", tmp_path / "net.onnx")
+    assert done.exit_code == 0, done.output
+    assert "net.html: 3 calls, 2 nodes" in done.output
+    assert data_of((tmp_path / "net.html").read_text())["file"] == "net.onnx"
+    done = run("view", tmp_path / "net.onnx", "-o", tmp_path / "b.html", "--json")
+    assert json.loads(done.stdout)["files"][0]["path"] == str(tmp_path / "b.html")
+
+
+def test_a_model_without_a_hierarchy_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {NET}')
+    with pytest.raises(hieronnx.HieronnxError, match=r"no hierarchy.*annotate"):
+        hieronnx.view(model, output=tmp_path / "page.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_show_themselves(tmp_path: Path) -> None:
+    page = exported("bert", "torchscript").result.view(tmp_path / "bert.html")
+    assert page.path == tmp_path / "bert.html"
+    assert data_of(page.content)["title"] == "BertModel"
+    part = hieronnx.extract(annotated(NET, ["a", "b"]), "a")
+    assert [node["n"] for node in data_of(part.view().content)["nodes"]] == [part.nodes[0].name]
+    with pytest.raises(hieronnx.InputError, match="not written"):
+        hieronnx.carry(annotated(NET, ["a", "b"]), annotated(NET, ["a", "b"])).view()
+
+
+# -- pictures for documents ---------------------------------------------------------------------------------------
+
+
+def test_a_picture_is_valid_xml_with_the_words_of_the_call(tmp_path: Path) -> None:
+    path = exported("bert", "torchscript").result.path
+    result = hieronnx.view(path, svg="encoder.layer.1.attention", output=tmp_path / "attention.svg")
+    tree = ElementTree.parse(tmp_path / "attention.svg").getroot()
+    texts = [text.text for text in tree.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"BertSelfAttention", "BertSelfOutput", "hidden_states"} <= set(texts)
+    assert result.form == "svg"
+    by_tag = "/BertModel/BertEncoder/BertLayer.1/BertAttention"
+    assert hieronnx.view(path, svg=by_tag).content == result.content
+
+
+@pytest.mark.parametrize("name", ["<script>alert(1)</script>&", "\"]; end\n click e0 'x'", "\u202e\x07", "x" * 10_000])
+def test_names_do_no_harm_to_pictures(name: str) -> None:
+    model = annotated(NET, ["a", "b"])
+    model.graph.node[0].output[0] = model.graph.node[1].input[0] = name
+    svg = ElementTree.fromstring(hieronnx.view(model, svg="a").content)
+    assert not list(svg.iter("{http://www.w3.org/2000/svg}script"))
+    chart = hieronnx.view(model, mermaid="a").content
+    assert [line.split()[0][:2] for line in chart.splitlines()[1:]] == ["e0", "e1", "e2", "e0", "e1"]
+    assert not any(mark in chart for mark in "\u202e\x07")
+    assert len(chart) < 2000
+
+
+def test_a_mermaid_chart_has_boxes_and_shapes() -> None:
+    chart = hieronnx.view(annotated(NET, ["a", "b"]), mermaid="/Net").content
+    assert chart.splitlines() == [
+        "flowchart TD",
+        '    e0(["x"])',
+        '    e1["Net<br>a · 1 node"]',
+        '    e2["Net<br>b · 1 node"]',
+        '    e3(["y"])',
+        '    e0 -->|"2"| e1',
+        "    e1 --> e2",
+        '    e2 -->|"2"| e3',
+    ]
+
+
+def test_a_picture_of_no_call_is_refused() -> None:
+    with pytest.raises(hieronnx.InputError, match="no module"):
+        hieronnx.view(annotated(NET, ["a", "b"]), svg="nothing")
+    with pytest.raises(hieronnx.InputError, match="not both"):
+        hieronnx.view(annotated(NET, ["a", "b"]), svg="a", mermaid="a")
+
+
+def test_the_command_writes_or_prints_pictures(tmp_path: Path) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    done = run("view", tmp_path / "net.onnx", "--svg", "a", "-o", tmp_path / "a.svg")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "a.svg").read_text().startswith("<svg")
+    assert run("view", tmp_path / "net.onnx", "--mermaid", "a").stdout.startswith("flowchart TD")
+    assert run("view", tmp_path / "net.onnx", "--mermaid", "a", "--svg", "a").exit_code == 2
+    assert not (tmp_path / "net.html").exists()

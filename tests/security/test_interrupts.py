@@ -48,10 +48,10 @@ def interrupt_exports(folder: Path, exporter: str, times: int) -> None:
     whole = folder / "whole"
     whole.mkdir()
     assert os.waitstatus_to_exitcode(os.waitpid(start_export(whole, exporter), 0)[1]) == 0  # imports the rest
+    names = sorted(path.name for path in whole.iterdir())
     started = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(start_export(whole, exporter), 0)[1]) == 0
     takes = time.monotonic() - started
-    names = sorted(path.name for path in whole.iterdir())
     codes, tried = [], 0
     while len(codes) < times and tried < 3 * times:
         target = folder / str(tried)

@@ -293,6 +293,8 @@ def readers(path: Path, original: Path) -> Mapping[str, Callable[[], object]]:
         "verify": lambda: hieronnx.verify(path, original).to_dict(),
         "verify against": lambda: hieronnx.verify(original, path).to_dict(),
         "profile": lambda: hieronnx.profile(path, runs=1, warmup=0, roofline=False).to_dict(),
+        "view": lambda: hieronnx.view(path, output=out / "page.html", against=original),
+        "picture": lambda: hieronnx.view(path, output=out / "picture.svg", svg=""),
         "sensitivity": lambda: hieronnx.sensitivity(path).to_dict(),
     }
 

@@ -271,6 +271,18 @@ def range_without_end(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("MatMul", ["r", "r"], ["rr"]))
 
 
+def input_without_end(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1 << 40
+
+
+def loop_without_body(model: onnx.ModelProto) -> None:
+    model.graph.node[4].op_type = "Loop"
+
+
+def no_nodes(model: onnx.ModelProto) -> None:
+    del model.graph.node[:]
+
+
 def replace_bytes(old: bytes, new: bytes) -> Callable[[Place], None]:
     return lambda place: void(place.model.write_bytes(place.model.read_bytes().replace(old, new)))
 
@@ -307,6 +319,9 @@ ONE_LINE: dict[str, Callable[[Place], None]] = {
     "an input that nothing makes": add_node("Add", ["nothing", "x"], ["lone"]),
     "functions that call each other": change(recursive_functions),
     "a range without an end": change(range_without_end),
+    "an input without an end": change(input_without_end),
+    "a loop without a body": change(loop_without_body),
+    "no nodes": change(no_nodes),
     "text that is no UTF-8": replace_bytes(b"add1_1", b"add\xff_1"),
     "names that a terminal obeys": change(lambda m: [setattr(node, "name", EVIL) for node in m.graph.node]),
     "an input of an unknown type": change(lambda m: setattr(m.graph.input[0].type.tensor_type, "elem_type", 999)),

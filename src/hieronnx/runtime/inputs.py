@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from hieronnx.files.wire import read_skeleton
 Feeds: TypeAlias = Mapping[str, np.ndarray[Any, Any]]
 """One run's inputs by name."""
 
+MOST_DRAWN = 1 << 26
+"""How many elements an input may have, to be made up."""
 _DYNAMIC_SIZE = 4
 
 
@@ -35,6 +38,11 @@ class FileInput:
     def __str__(self) -> str:
         sizes = "" if self.shape is None else ",".join("?" if size is None else str(size) for size in self.shape)
         return f"{self.name}={self.dtype or 'unknown'}[{sizes if self.shape is not None else '…'}]"
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has, as far as its sizes are static."""
+        return math.prod(size for size in self.shape or () if isinstance(size, int))
 
     @property
     def is_dynamic(self) -> bool:
@@ -84,7 +92,7 @@ def draw_feeds(
         dims: The sizes of those that have a name and another size.
 
     Raises:
-        HieronnxError: If one is not a tensor of numbers.
+        HieronnxError: If one is not a tensor of numbers, or its size is absurd.
     """
     random = np.random.default_rng(0)
 
@@ -92,6 +100,11 @@ def draw_feeds(
         if item.dtype is None:
             raise HieronnxError(f"the input '{item.name}' is not a tensor of numbers; it cannot be drawn at random")
         shape = [size if isinstance(size, int) else dims.get(size or "", dynamic_size) for size in item.shape or ()]
+        if any(size < 0 for size in shape) or math.prod(shape) > MOST_DRAWN:
+            raise HieronnxError(
+                f"the input '{item.name}' is of shape {shape}: none of more than {MOST_DRAWN:,} elements is drawn at "
+                "random; give the inputs"
+            )
         is_float = np.issubdtype(item.dtype, np.floating)
         return np.asarray(random.standard_normal(shape) if is_float else random.integers(0, 2, shape), item.dtype)
 

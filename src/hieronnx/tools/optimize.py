@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from hieronnx.errors import ExportError, check_known, require
+from hieronnx.errors import ExportError, HieronnxError, check_known, require
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.staging import data_name
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.runtime.inputs import MOST_DRAWN, read_inputs
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.running import calling, has_external_data, run_tool, save_model
 
@@ -92,6 +93,12 @@ def _simplify(source: Path, target: Path, **options: Any) -> None:
     require("onnxsim", "optimizers")
     import onnxsim
 
+    for item in read_inputs(source):
+        if item.elements > MOST_DRAWN:  # it follows what may be a list of sizes element by element
+            raise HieronnxError(
+                f"the input '{item.name}' has {item.elements:,} elements, and onnxsim may take memory for each; "
+                "use another tool, or give the input an axis that is dynamic"
+            )
     with calling("onnxsim"):
         simplified, checked = onnxsim.simplify(str(source), **options)
     if not checked:

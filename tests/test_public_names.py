@@ -18,9 +18,9 @@ import pytest
 import hieronnx
 
 VERBS = {
-    *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "load", "locate", "optimize"),
-    *("place", "profile", "quantize", "replace", "select", "sensitivity", "split", "validate", "verify", "view"),
-    "with_past",
+    *("analyze", "annotate", "carry", "compare", "export", "extract", "extract_all", "fold", "load", "locate"),
+    *("optimize", "place", "profile", "quantize", "replace", "select", "sensitivity", "split", "unfold", "validate"),
+    *("verify", "view", "with_past"),
 }
 PUBLIC = {name: getattr(hieronnx, name) for name in hieronnx.__all__}
 

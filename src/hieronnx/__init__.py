@@ -61,6 +61,12 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.extract.result import ExtractResult as ExtractResult
     from hieronnx.tools.extract.result import PartInput as PartInput
     from hieronnx.tools.extract.result import PartOutput as PartOutput
+    from hieronnx.tools.fold.folding import fold as fold
+    from hieronnx.tools.fold.result import FoldedFunction as FoldedFunction
+    from hieronnx.tools.fold.result import FoldResult as FoldResult
+    from hieronnx.tools.fold.result import InlineCall as InlineCall
+    from hieronnx.tools.fold.result import UnfoldResult as UnfoldResult
+    from hieronnx.tools.fold.unfolding import unfold as unfold
     from hieronnx.tools.locate import LocatedNode as LocatedNode
     from hieronnx.tools.locate import LocateResult as LocateResult
     from hieronnx.tools.locate import locate as locate
@@ -129,6 +135,9 @@ _NAMES = {
     "tools.export": "ExportResult HierarchyExporter export",
     "tools.extract.extracting": "extract extract_all",
     "tools.extract.result": "ConstantArgument ExtractResult PartInput PartOutput",
+    "tools.fold.folding": "fold",
+    "tools.fold.result": "FoldResult FoldedFunction InlineCall UnfoldResult",
+    "tools.fold.unfolding": "unfold",
     "tools.locate": "LocateResult LocatedNode locate",
     "tools.optimize": "optimize",
     "tools.past": "with_past",

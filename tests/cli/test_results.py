@@ -70,6 +70,7 @@ def model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         hieronnx.export(net, kwargs=inputs, output="plain.onnx", **EXPORT, embed=False, sidecar=False)
         hieronnx.optimize("model.onnx", output="fast.onnx", tool="ort-basic", embed=False, sidecar=False)
         hieronnx.extract("model.onnx", "cell", output="cell.onnx")
+        hieronnx.fold("model.onnx", output="folded.onnx")
         Path("trace.json").write_text(json.dumps(list(make_trace(hieronnx.load("model.onnx").nodes))))
 
 
@@ -131,6 +132,11 @@ COMMANDS: list[tuple[tuple[str, ...], Callable[[], Any]]] = [
         lambda: hieronnx.split("model.onnx", at="head", into="stages", check=True),
     ),
     (("replace", "model.onnx", "cell", "cell.onnx", *OUT), replace),
+    (
+        ("fold", "model.onnx", *OUT, "--depth", "1"),
+        lambda: hieronnx.fold("model.onnx", output="out.onnx", depth=1),
+    ),
+    (("unfold", "folded.onnx", *OUT), lambda: hieronnx.unfold("folded.onnx", output="out.onnx")),
 ]
 
 

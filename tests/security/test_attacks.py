@@ -127,6 +127,8 @@ COMMANDS: dict[str, list[Callable[[Place], list[object]]]] = {
         lambda p: [p.model, "layers.0", p.part, "-o", p.out / "replaced.onnx"],
         lambda p: [p.good, "layers.0", p.model, "-o", p.out / "replaced.onnx"],
     ],
+    "fold": [lambda p: [p.model, "-o", p.out / "folded.onnx"]],
+    "unfold": [lambda p: [p.model, "-o", p.out / "flat.onnx"]],
     "verify": [
         lambda p: [p.model, "--against", p.good],
         lambda p: [p.good, "--against", p.model, "--optimization", "basic"],

@@ -38,10 +38,12 @@ WRITERS: dict[str, Callable[[Path, Path], Any]] = {
     "carry without metadata": lambda new, output: hieronnx.carry(new, new, output=output, embed=False),
     "export": lambda _, output: export(output),
     "extract": lambda new, output: hieronnx.extract(new, "a", output=output),
+    "fold": lambda new, output: hieronnx.fold(new, output=output),
     "optimize": lambda new, output: hieronnx.optimize(new, output=output, tool="ort-basic"),
     "place": lambda new, output: hieronnx.place(new, output=output, on=["cpu:*"]),
     "quantize": lambda new, output: hieronnx.quantize(new, output=output, tool="fp16"),
     "replace": lambda new, output: hieronnx.replace(new, "a", hieronnx.extract(new, "a").model, output=output),
+    "unfold": lambda new, output: hieronnx.unfold(new, output=output),
     "validate": lambda new, _: hieronnx.validate(new, fix=True),
 }
 """What each command that writes a model does, its name first."""

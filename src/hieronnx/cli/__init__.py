@@ -18,6 +18,7 @@ from hieronnx.cli.console import Commands, quiet_readers
 from hieronnx.cli.demo import demo_command
 from hieronnx.cli.export import export_command
 from hieronnx.cli.extract import extract_command
+from hieronnx.cli.fold import fold_command
 from hieronnx.cli.optimize import optimize_command
 from hieronnx.cli.place import place_command
 from hieronnx.cli.profile import profile_command
@@ -27,6 +28,7 @@ from hieronnx.cli.select import select_command
 from hieronnx.cli.sensitivity import sensitivity_command
 from hieronnx.cli.split import split_command
 from hieronnx.cli.tree import tree_command
+from hieronnx.cli.unfold import unfold_command
 from hieronnx.cli.validate import validate_command
 from hieronnx.cli.verify import verify_command
 from hieronnx.cli.view import view_command
@@ -59,6 +61,7 @@ for _command in (
     demo_command,
     export_command,
     extract_command,
+    fold_command,
     optimize_command,
     place_command,
     profile_command,
@@ -68,6 +71,7 @@ for _command in (
     sensitivity_command,
     split_command,
     tree_command,
+    unfold_command,
     validate_command,
     verify_command,
     view_command,

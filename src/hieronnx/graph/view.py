@@ -252,8 +252,10 @@ class View:
 
     @cached_property
     def literals(self) -> frozenset[int]:
-        """The nodes that read nothing and always give the same: `Constant` and the like."""
-        alone = (index for index, node in enumerate(self.nodes) if not node.reads and node.makes)
+        """The nodes that read nothing and always give the same: `Constant` and the like; calls of functions do work."""
+        functions = {graph.key for graph in self.graphs if graph.owner is None}
+        nodes = ((index, node) for index, node in enumerate(self.nodes) if node.op not in functions)
+        alone = (index for index, node in nodes if not node.reads and node.makes)
         return frozenset(index for index in alone if all(self.flow.literal[t] for t in self.nodes[index].makes))
 
     def _random_operators(self) -> set[str]:

@@ -143,7 +143,8 @@ class Hierarchy:
     """Which modules have a tag of their own."""
     strategy: str | None = None
     """How the nodes were attributed: `captured`, `htp`, `usage_based`, `carried` (from the file that a tool made this
-    one of), `torch_scopes` (torch's own record of modules); None where a file before version 1.3 does not say."""
+    one of), `torch_scopes` (torch's own record of modules), `function_names` (functions that were written out); None
+    where a file before version 1.3 does not say."""
     min_confidence: str = "low"
     """The least confidence with which a node counts as attributed."""
 

@@ -120,7 +120,10 @@ class _Flattener:
         renamed.update(zip(function.input, given, strict=True))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
         key = function_key(function.domain, function.name, function.overload)
-        yield from self._place((_fill_references(node, attributes) for node in function.node), key, renamed)
+        for node in self._place((fill_references(node, attributes) for node in function.node), key, renamed):
+            # Each call has the nodes of its own; ONNX Runtime refuses names that are there twice.
+            node.name = prefix + node.name if node.name else ""
+            yield node
         yield from _copies((renamed[name] for name in function.output), call.output)
 
     def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -191,7 +194,7 @@ def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, s
                 attributes[listed].ints.append(0)
 
 
-def _fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
+def fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
     """Return a node of a function with the attributes that the call gave, those left out that it did not give."""
     if not any(attribute.ref_attr_name for attribute in node.attribute):
         return node

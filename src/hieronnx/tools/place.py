@@ -20,6 +20,7 @@ from hieronnx.files.writing import write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
 from hieronnx.runtime.profiles import find_assignments, find_providers
+from hieronnx.tools.fold.unfolding import open_flat
 from hieronnx.tools.results import Result
 from hieronnx.tools.written import WritingResult
 
@@ -90,7 +91,8 @@ def place(
     """Write by module on which device the nodes of a model should run.
 
     Args:
-        model: The model, with its hierarchy.
+        model: The model, with its hierarchy. Of a folded one the functions are written out, so that each call has nodes
+            of its own to place.
         on: Rules, as in `cuda:encoder.*`: a device as ONNX Runtime names it, and a target: a path, a tag or a glob
             over these. The first rule that a call is in counts.
         output: Where to write; the sidecar goes beside it.
@@ -112,12 +114,13 @@ def place(
     if check:
         require("onnxruntime", "runtime")
         find_providers(providers)
-    opened = open_model(model)
-    hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
-    placed = _place_nodes(hierarchy, rules)
-    annotations = {key: rules[rule][0] for key, rule in placed.items()}
     target = Path(output)
-    written = write(model, hierarchy, target, embed=embed, sidecar=sidecar, annotations=(ANNOTATION, annotations))
+    with open_flat(model) as opened:  # calls that share a function may be on several devices
+        hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+        placed = _place_nodes(hierarchy, rules)
+        annotations = {key: rules[rule][0] for key, rule in placed.items()}
+        source = model if opened.path is None else opened.path
+        written = write(source, hierarchy, target, embed=embed, sidecar=sidecar, annotations=(ANNOTATION, annotations))
     devices = dict.fromkeys(device for device, _ in rules)
     settings = {SETTINGS: "; ".join(f"{device}(={device})" for device in devices)}
     given: Mapping[NodeKey, str] = {}

@@ -24,6 +24,7 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.carry import CarryResult, carry_temporary
+from hieronnx.tools.fold.unfolding import unfold_file, unfold_opened
 
 Run: TypeAlias = Callable[[Path, Path, Hierarchy], Iterable[str]]
 """Takes the file to read, the file to write and the model's hierarchy; returns notes for the user."""
@@ -47,12 +48,13 @@ def run_tool(
         HieronnxError: If the model has no hierarchy, the tool fails, or the output cannot be written.
     """
     destination, report = Path(output), progress or (lambda _stage: None)
-    opened = open_model(model)
+    opened = unfold_opened(open_model(model))  # tools leave what is in functions as it is
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     check_output(destination, list_own_files(model))
     if opened.path is not None:
         check_data(opened.path)
-    with _working_folder(model, destination) as (source, made):
+    with _working_folder(model, destination) as (given, made):
+        source = unfold_file(given, made.with_name("flat.onnx"))
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")

@@ -18,6 +18,7 @@ from hieronnx.match.by_value import pair_by_fingerprints
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 from hieronnx.runtime.inputs import FileInput, draw_feeds
 from hieronnx.runtime.sessions import Array, Runner, open_runner
+from hieronnx.tools.fold.unfolding import unfold_opened
 
 _DYNAMIC_SIZES = (4, 2, 1)
 
@@ -43,7 +44,7 @@ def open_pair(original: ModelLike | OpenedModel, transformed: ModelLike) -> Pair
     Raises:
         HieronnxError: If one cannot be read, or the original has no hierarchy.
     """
-    before = original if isinstance(original, OpenedModel) else open_model(original)
+    before = original if isinstance(original, OpenedModel) else unfold_opened(open_model(original))
     after = open_structure(transformed)
     hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
     a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))

@@ -24,6 +24,7 @@ from hieronnx.match.align.wiring import Wiring
 from hieronnx.tools.compare.differences import find_differences
 from hieronnx.tools.compare.result import CompareResult, NodeChange
 from hieronnx.tools.compare.weights import measure_weights
+from hieronnx.tools.fold.unfolding import unfold_opened
 
 _Key: TypeAlias = tuple[str, str]
 _Source: TypeAlias = tuple[View, Hierarchy | None]
@@ -59,7 +60,7 @@ def compare(a: ModelLike, b: ModelLike, *, names: bool = False, values: bool = F
         >>> hieronnx.compare("model.onnx", "optimized.onnx").describe()
         'different: 24 nodes removed, 12 nodes added; 70 nodes the same'
     """
-    opened_a, opened_b = open_model(a), open_model(b)
+    opened_a, opened_b = unfold_opened(open_model(a)), unfold_opened(open_model(b))
     interner = Interner()
     side_a = _open_side(a, opened_a, interner, values)
     side_b = _open_side(b, opened_b, interner, values)

@@ -25,6 +25,7 @@ from hieronnx.tools.extract.hierarchy import Rebased, rebase_hierarchy, rebase_p
 from hieronnx.tools.extract.model import ValueTypes, build_model, find_names, rename_tensors
 from hieronnx.tools.extract.result import ConstantArgument, ExtractResult, PartInput, PartOutput
 from hieronnx.tools.extract.source import Source, prepare
+from hieronnx.tools.fold.unfolding import unfold_opened
 
 
 @reads_files
@@ -108,7 +109,7 @@ class Extractor:
     """One model, opened once, to take many calls out of."""
 
     def __init__(self, model: ModelLike, *, relative_names: bool = False) -> None:
-        self.source = prepare(open_model(model))
+        self.source = prepare(unfold_opened(open_model(model)))
         self.hierarchy = self.source.hierarchy
         self.types = ValueTypes(self.source)
         self._relative_names = relative_names

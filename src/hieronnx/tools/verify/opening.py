@@ -19,6 +19,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.sessions import open_runner
 from hieronnx.tools.carry.carrying import transfer
 from hieronnx.tools.carry.pair import open_pair
+from hieronnx.tools.fold.unfolding import open_flat, unfold_opened
 from hieronnx.tools.verify.references import FileReference, Reference, TorchReference
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def give_hierarchy(opened: OpenedModel, reference: Any) -> OpenedModel:
         HieronnxError: If neither has one.
     """
     if opened.hierarchy is None and is_file(reference):
-        other = open_model(reference)
+        other = unfold_opened(open_model(reference))
         if other.hierarchy is not None:
             return replace(opened, hierarchy=_carry(other, opened))
     return replace(opened, hierarchy=require_hierarchy(opened.hierarchy, opened.path, opened.model))
@@ -81,11 +82,11 @@ def open_reference(opened: OpenedModel, reference: nn.Module | ModelLike, *, flo
     """
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     if is_file(reference):
-        other = open_model(reference)
-        calls = other.hierarchy if other.hierarchy is not None else _carry(opened, other)
-        _check_calls(opened.name, hierarchy, {call.id.module: "" for call in calls.calls}, other.name)
-        with open_runner(other, threads=0) as runner:
-            yield HeldTo(other.name, FileReference(runner, calls), opened=other)
+        with open_flat(reference) as other:
+            calls = other.hierarchy if other.hierarchy is not None else _carry(opened, other)
+            _check_calls(opened.name, hierarchy, {call.id.module: "" for call in calls.calls}, other.name)
+            with open_runner(other, threads=0) as runner:
+                yield HeldTo(other.name, FileReference(runner, calls), opened=other)
         return
     require("torch", "torch")
     from torch import nn

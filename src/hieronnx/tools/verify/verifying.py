@@ -18,6 +18,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.profiles import find_providers
 from hieronnx.runtime.sessions import Runner, open_runner
+from hieronnx.tools.fold.unfolding import open_flat
 from hieronnx.tools.verify.blaming import find_culprits
 from hieronnx.tools.verify.boundaries import find_own
 from hieronnx.tools.verify.dumping import dump_culprit
@@ -152,7 +153,8 @@ def _choose(hierarchy: Hierarchy, module: str | None) -> set[CallId]:
 def _optimized(model: ModelLike, level: Optimization, report: Callable[[str], None]) -> Iterator[OpenedModel]:
     """Yield the model as it is, or what ONNX Runtime makes of it at a level."""
     if level == "none":
-        yield open_model(model)
+        with open_flat(model) as opened:
+            yield opened
         return
     from hieronnx.tools.optimize import optimize
 

@@ -1,0 +1,38 @@
+"""`hieronnx unfold`: functions written out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hieronnx.cli.console import print_notes, show
+from hieronnx.cli.options import json_option, path_argument
+
+
+@click.command("unfold", short_help="Write functions out, with all names and scopes as they were.")
+@path_argument("model")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The ONNX file to write.",
+)
+@json_option
+def unfold_command(model: Path, output: Path, as_json: bool) -> None:
+    """Write out the functions of MODEL. Of what 'hieronnx fold' made, it gives the same file back.
+
+    Of any other file all functions are written out; where it has no hierarchy, it gets one from their names.
+
+    \b
+    Examples:
+      hieronnx unfold folded.onnx -o flat.onnx
+    """  # noqa: D301  click wants the backspace itself
+    from hieronnx.report.folding import render_unfold
+    from hieronnx.tools.fold.unfolding import unfold
+
+    result = unfold(model, output=output)
+    print_notes(result.notes)
+    show(result, render_unfold, as_json=as_json)

@@ -9,8 +9,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 
 import support.cli
 
@@ -62,6 +65,24 @@ def test_the_commands_run_and_print_what_is_shown(in_folder: Path) -> None:
     assert shown
     for command, text in shown:
         assert printed[command] == text
+
+
+def test_the_questions_have_the_answers_that_are_shown(in_folder: Path) -> None:
+    check_exit("hieronnx", "export", "demo", "-o", "demo.onnx")
+    model = onnx.load("demo.onnx")
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "blocks.1.mlp.up.bias")
+    bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + np.float32(0.1), bias.name))
+    onnx.save(model, "broken.onnx")
+    (block,) = [text for kind, text in BLOCKS if kind == "text" and text.startswith("$ ")]
+    asked = []
+    for command, *answer in (part.splitlines() for part in block.split("$ ")[1:]):
+        program, verb, *arguments = shlex.split(command, comments=True)
+        assert program == "hieronnx"
+        printed = support.cli.run(verb, *arguments).stdout.splitlines()
+        shown = answer[:1] if verb == "profile" else answer  # which has times in all other lines
+        assert [line for line in shown if line.rstrip() not in printed] == []
+        asked.append(verb)
+    assert asked == ["profile", "verify", "sensitivity"]
 
 
 def test_the_commands_of_the_how_tos_run(in_folder: Path) -> None:

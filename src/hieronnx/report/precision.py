@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from hieronnx.errors import count
+from hieronnx.errors import count, list_some
 from hieronnx.report.names import clean_line
 from hieronnx.report.text import format_size, join_blocks, render_table
 from hieronnx.report.verification import format_error
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _MODULES = ("module", "class", "introduced", "SNR, dB", "multiply-adds", "bytes")
 _TRIALS = ("in float", "multiply-adds in 8 bits", "bytes in 8 bits", "measured", "")
+_NAMED = 3
+"""So many modules are named in a row; the last line names all of those that were chosen."""
 
 
 def render_sensitivity(result: SensitivityResult, *, top: int | None = None, colour: bool = False) -> str:
@@ -47,7 +49,7 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
     frontier = set(search.frontier)
     rows = [
         (
-            ", ".join(trial.kept) or "nothing",
+            list_some(trial.kept, _NAMED) or "nothing",
             f"{trial.multiply_adds:.1%}",
             f"{trial.bytes:.1%}",
             f"{trial.value:.4g}" + (" ✓" if trial.met else ""),

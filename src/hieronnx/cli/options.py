@@ -77,6 +77,36 @@ writing_options = _combine(
     click.option("--no-sidecar", "sidecar", is_flag=True, callback=_negate, help="Write no _hierarchy.json beside it."),
     json_option,
 )
+quantizer_options = _combine(
+    click.option(
+        "--calibration",
+        type=click.Path(path_type=Path),
+        metavar="FILE|FOLDER",
+        help="For static: inputs by name in a .npz file, or a folder of such files.",
+    ),
+    click.option(
+        "--random-calibration",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="For static, if there are no inputs: run on N random ones.",
+    ),
+    click.option("--per-channel", is_flag=True, help="For dynamic and static: a scale for each channel of a weight."),
+    click.option(
+        "--op",
+        "operators",
+        multiple=True,
+        metavar="TYPE",
+        help="Quantize this operator, as MatMul. May be repeated.",
+    ),
+    click.option("--weight-type", metavar="TYPE", help="int8 or uint8; for static int16, uint16, int4, uint4, too."),
+    click.option("--activation-type", metavar="TYPE", help="For static: int8, uint8, int16 or uint16."),
+    click.option(
+        "--calibration-method",
+        type=click.Choice(["minmax", "entropy", "percentile"]),
+        help="For static: how ranges are found; minmax if not given.",
+    ),
+    click.option("--symmetric", is_flag=True, help="For static: ranges symmetric about zero."),
+)
 markdown_option = click.option(
     "--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a report, too."
 )

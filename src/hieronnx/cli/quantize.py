@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hieronnx.cli.carry import finish_tool
-from hieronnx.cli.options import path_argument, verify_option, writing_options
+from hieronnx.cli.options import path_argument, quantizer_options, verify_option, writing_options
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types", "operators", "symmetric"}
 _OF_QUANTIZERS |= {"weight_type", "activation_type", "calibration_method"}
@@ -31,30 +31,7 @@ _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
     metavar="PATTERN",
     help="Leave a module in float, and all below it; patterns as for 'hieronnx select'. May be repeated.",
 )
-@click.option(
-    "--calibration",
-    type=click.Path(path_type=Path),
-    metavar="FILE|FOLDER",
-    help="For static: inputs by name in a .npz file, or a folder of such files.",
-)
-@click.option(
-    "--random-calibration",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="For static, if there are no inputs: run on N random ones.",
-)
-@click.option("--per-channel", is_flag=True, help="For dynamic and static: a scale for each channel of a weight.")
-@click.option(
-    "--op", "operators", multiple=True, metavar="TYPE", help="Quantize this operator, as in MatMul. May be repeated."
-)
-@click.option("--weight-type", metavar="TYPE", help="int8 or uint8; for static int16, uint16, int4, uint4, too.")
-@click.option("--activation-type", metavar="TYPE", help="For static: int8, uint8, int16 or uint16.")
-@click.option(
-    "--calibration-method",
-    type=click.Choice(["minmax", "entropy", "percentile"]),
-    help="For static: how ranges are found; minmax if not given.",
-)
-@click.option("--symmetric", is_flag=True, help="For static: ranges symmetric about zero.")
+@quantizer_options
 @click.option("--keep-io-types", is_flag=True, help="For fp16: leave the model's inputs and outputs in float.")
 @click.option(
     "--target",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hieronnx.cli.console import show, working
-from hieronnx.cli.options import json_option, path_argument, top_option
+from hieronnx.cli.options import json_option, path_argument, quantizer_options, top_option
 
 
 @click.command("sensitivity", short_help="Rank the modules by what quantization does to them.")
@@ -28,18 +28,7 @@ from hieronnx.cli.options import json_option, path_argument, top_option
     help="What to run on: inputs by name in a .npz file, or a folder of such; random ones if not given.",
 )
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How many random samples.")
-@click.option(
-    "--calibration",
-    type=click.Path(path_type=Path),
-    metavar="FILE|FOLDER",
-    help="For static: inputs by name in a .npz file, or a folder of such files.",
-)
-@click.option(
-    "--random-calibration",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="For static, if there are no inputs: run on N random ones.",
-)
+@quantizer_options
 @top_option("List only the N most sensitive modules.")
 @json_option
 @click.pass_obj

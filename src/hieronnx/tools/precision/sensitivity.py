@@ -48,7 +48,7 @@ def sensitivity(
         calibration: For `static`, as `quantize` takes it.
         random_calibration: For `static`, likewise.
         progress: Called with the name of each stage as it begins.
-        **options: Any option of the quantizer.
+        **options: `operators`, `weight_type` and the others of `quantize`, or any option of the quantizer.
 
     Raises:
         HieronnxError: If the model has no hierarchy, or cannot be quantized or run.

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import show, working
+from hieronnx.cli.console import print_notes, show, working
 from hieronnx.cli.options import json_option, path_argument, quantizer_options, top_option
 
 
@@ -46,4 +46,5 @@ def sensitivity_command(debug: bool, /, model: Path, top: int | None, as_json: b
     given = {name: value for name, value in options.items() if value}
     with working(debug=debug) as report:
         result = sensitivity(model, progress=report, **given)
+    print_notes(result.notes)
     show(result, lambda found, colour: render_sensitivity(found, top=top, colour=colour), as_json=as_json)

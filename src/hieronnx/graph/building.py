@@ -9,6 +9,7 @@ from typing import cast
 
 import onnx_ir as ir
 
+from hieronnx.graph.operators import name_operator
 from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, TensorType, View, ViewGraph, ViewNode
 from hieronnx.graph.walks import body_key, first_output, function_key, node_bodies
 
@@ -84,7 +85,7 @@ class _ViewBuilder:
         read = [t for inside in view.nodes[first_inside:] for t in inside.inputs]
         read += (t for body in bodies for t in view.graphs[body].outputs)
         captures = tuple(dict.fromkeys(t for t in read if 0 <= t < first_new))
-        op = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        op = name_operator(node.domain, node.op_type)
         op += f":{node.overload}" if node.overload else ""
         index = view.add_node(
             ViewNode(op, node.name or "", graph, inputs, outputs, _attribute_key(node), bodies, captures)

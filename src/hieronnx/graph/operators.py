@@ -52,6 +52,11 @@ SIZE_OPS = frozenset({"Shape", "Size"})
 SIZE_PICKING_OPS = frozenset({"Cast", "Gather", "Identity", "Neg", "Reshape", "Slice", "Squeeze", "Unsqueeze"})
 SIZE_JOINING_OPS = frozenset({"Add", "Concat", "Div", "Equal", "Floor", "Max", "Min", "Mod", "Mul", "Sub", "Where"})
 
+INTEGER_PRODUCT_OPS = frozenset(
+    {"ConvInteger", "MatMulInteger", "com.microsoft::DynamicQuantizeMatMul", "com.microsoft::MatMulIntegerToFloat"}
+)
+"""They multiply bytes and add up integers; the second input is the weights."""
+
 LOOP_OPS = frozenset({"Loop", "Scan"})
 """They run their body several times."""
 
@@ -67,3 +72,8 @@ COMMUTATIVE_OPS = frozenset({"Add", "Mul"})
 
 VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 """The input of which only the shape or the element type counts, not the values."""
+
+
+def name_operator(domain: str, op_type: str) -> str:
+    """Name an operator as the sets above do: with its domain, unless that is ONNX's own."""
+    return f"{domain}::{op_type}" if domain else op_type

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from hieronnx.graph.operators import name_operator
 from hieronnx.report.names import clean_line, name_call
 from hieronnx.report.text import join_blocks, render_table
 
@@ -29,7 +30,7 @@ def render_location(location: LocateResult, *, colour: bool = False) -> str:
 
 def _make_row(item: LocatedNode) -> tuple[str | Text, ...]:
     node = item.node
-    operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    operator = name_operator(node.domain, node.op_type)
     name = f"{node.name or node.output}{f'  in {node.graph}' if node.graph else ''}"
     several = "" if node.origins == (node.scope,) else ", ".join(map(name_call, node.origins))
     call = Text(name_call(node.scope), "cyan")

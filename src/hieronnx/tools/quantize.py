@@ -18,6 +18,7 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
+from hieronnx.runtime.saturation import clips_products
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.running import (
     calling,
@@ -41,6 +42,10 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 """The options that have names of ours, and the tools that they are for."""
 _TYPES = {f"{sign}int{bits}": f"Q{sign.upper()}Int{bits}" for sign in ("", "u") for bits in (4, 8, 16)}
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+_CLIPPED = (
+    "on this processor ONNX Runtime clips sums of products with int8 weights, which may make the model far worse than "
+    "8 bits need; --weight-type uint8 is exact here, as are processors with VNNI"
+)
 _TO_HALF, _TO_FLOAT = "_cast_to_fp16_node", "_cast_to_fp32_node"
 
 
@@ -86,6 +91,8 @@ def run_quantizer(
         if random_calibration:
             drawn = f"the ranges are those of {random_calibration} random inputs, not of your data"
             yield f"{drawn}; --calibration takes real ones"
+        if tool == "dynamic" and _may_clip(options) and clips_products():
+            yield _CLIPPED
 
     return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress)
 
@@ -116,6 +123,12 @@ def translate_options(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         extra = {"ActivationSymmetric": True, "WeightSymmetric": True}
         translated["extra_options"] = {**extra, **translated.get("extra_options", {})}
     return translated
+
+
+def _may_clip(options: Mapping[str, Any]) -> bool:
+    """Say whether weights are signed, as they are if nothing else is asked for, and use their whole range."""
+    kind = options.get("weight_type")
+    return not options.get("reduce_range") and (kind is None or "U" not in str(getattr(kind, "name", kind)).upper())
 
 
 def _find_type(name: Any) -> Any:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
+from hieronnx.graph.operators import name_operator
 from hieronnx.graph.walks import function_key, walk_bodies
 
 
@@ -27,7 +28,7 @@ def find_other_versions(model: onnx.ModelProto, functions: Mapping[str, onnx.Fun
         for node in _list_nodes(function):
             here, there = own.get(node.domain, 0), versions.get(node.domain, 0)
             if not _is_call(node, functions) and not _is_same(node.domain, node.op_type, here, there):
-                name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+                name = name_operator(node.domain, node.op_type)
                 found.setdefault(key, f"it has {name} of opset {here}, which opset {there}, the model's, defines anew")
     _add_called(functions, found)
     return found

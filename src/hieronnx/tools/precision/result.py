@@ -38,6 +38,7 @@ class SensitivityResult(Result):
         modules: The innermost modules that were quantized, the most sensitive first.
         output: How far the outputs are with everything quantized.
         samples: On how many samples.
+        notes: What to know about it.
     """
 
     file: str
@@ -45,6 +46,7 @@ class SensitivityResult(Result):
     modules: tuple[ModuleSensitivity, ...]
     output: Deviation
     samples: int
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         first = f", first '{self.modules[0].module}'" if self.modules else ""

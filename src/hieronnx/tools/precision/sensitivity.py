@@ -62,7 +62,7 @@ def sensitivity(
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         path = Path(folder) / "quantized.onnx"
-        run_quantizer(
+        quantized = run_quantizer(
             model,
             output=path,
             tool=tool,
@@ -74,7 +74,7 @@ def sensitivity(
         verified = verify(path, model, inputs=inputs, samples=samples)
         modules = rank_modules(hierarchy, verified, Costs.of(model))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
-    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples)
+    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, quantized.notes)
 
 
 class Costs:

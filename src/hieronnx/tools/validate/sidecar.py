@@ -12,6 +12,7 @@ import msgspec
 from hieronnx.errors import list_some
 from hieronnx.files.claims import RESTORE, Claim, Finding, node_place
 from hieronnx.files.document import Document, ModelEntry, make_document
+from hieronnx.graph.operators import name_operator
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Module, Node
@@ -59,7 +60,7 @@ def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
     """Check that the nodes of a sidecar of this file are of the operators that they are there."""
     in_model = dict(zip(view.node_keys, view.nodes, strict=True))
     for node in nodes:
-        operator = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+        operator = name_operator(node.domain, node.op_type)
         if in_model[node.key].op != operator:
             place = f"sidecar: {node_place(*node.key, node.name)}"
             reason = f"it is {operator} there, {in_model[node.key].op} in the model"

@@ -20,6 +20,7 @@ def start_export(folder: Path, exporter: str) -> int:
     receiving, sending = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored, for what is in the back
         torch.set_num_threads(1)  # the threads that torch had did not come along
         os.close(receiving)
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -58,7 +58,7 @@ def prepare(side: str, exporter: str, model_name: str) -> Callable[[], None]:
     warnings.simplefilter("ignore")
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     export = _export_hieronnx if side == "hieronnx.export" else _export_torch
-    model, inputs = _build_demo() if model_name == "demo" else _build_bert()
+    model, inputs = _build_demo() if model_name == "demo" else build_bert()
     folder = TemporaryDirectory(prefix="benchmark-")  # held by what is returned; removed when the process ends
     warm_up = torch.nn.Linear(4, 4).eval()
     export(warm_up, {"input": torch.zeros(2, 4)}, Path(folder.name, "warm_up.onnx"), exporter)
@@ -94,7 +94,8 @@ def _build_demo() -> tuple[nn.Module, dict[str, Tensor]]:
     return build_demo(), demo_inputs()
 
 
-def _build_bert() -> tuple[nn.Module, dict[str, Tensor]]:
+def build_bert() -> tuple[nn.Module, dict[str, Tensor]]:
+    """Build a BERT of base size with random weights, and inputs for it."""
     import torch
     from transformers import BertConfig, BertModel
 

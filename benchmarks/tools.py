@@ -64,8 +64,8 @@ def prepare(shape: str, tool: str, size: str) -> Callable[[], object]:
     if int(size) > _SIZES[0]:
         prepare(shape, tool, str(_SIZES[0]))()
     folder = Path(tempfile.mkdtemp(prefix="hieronnx-bench-"))
-    model = _make_model(shape, int(size))
-    path = _write(folder / "model.onnx", model, _make_hierarchy(model))
+    model = make_model(shape, int(size))
+    path = write(folder / "model.onnx", model, make_hierarchy(model))
     if tool == "analyze":
         return lambda: analyze(path)
     if tool == "validate":
@@ -75,7 +75,8 @@ def prepare(shape: str, tool: str, size: str) -> Callable[[], object]:
     return lambda: compare(path, other)
 
 
-def _make_model(shape: str, size: int) -> onnx.ModelProto:
+def make_model(shape: str, size: int) -> onnx.ModelProto:
+    """Make a model of so many nodes: `deep`, one layer after the other, or `wide`, all side by side."""
     nodes, weights, tensor, ends = [], [], "x", []
     for layer in range(size // _NODES_PER_CALL):
         tensor = tensor if shape == "deep" else "x"
@@ -94,7 +95,8 @@ def _make_model(shape: str, size: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def _make_hierarchy(model: onnx.ModelProto) -> Hierarchy:
+def make_hierarchy(model: onnx.ModelProto) -> Hierarchy:
+    """Make the hierarchy of such a model: a call for each layer."""
     names = tuple(weight.name for weight in model.graph.initializer)
     paths = [name.removesuffix(".weight") for name in names]
     modules = {"": Module("", "Net", "nets.Net", ("x",), {}, names, (), 4 * len(names), tuple(paths), 0)}
@@ -109,7 +111,8 @@ def _make_hierarchy(model: onnx.ModelProto) -> Hierarchy:
     return Hierarchy(modules, tuple(calls), tuple(nodes), tuple(Initializer(name, name, ()) for name in names))
 
 
-def _write(path: Path, model: onnx.ModelProto, hierarchy: Hierarchy) -> Path:
+def write(path: Path, model: onnx.ModelProto, hierarchy: Hierarchy) -> Path:
+    """Write a model with its sidecar."""
     onnx.save(model, path)
     described = replace(hierarchy, model=describe_file(path, "Net", "dynamo"))
     sidecar_path(path).write_bytes(encode_sidecar(described, view_model(ir.load(path))))

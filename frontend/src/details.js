@@ -1,6 +1,6 @@
 // The details below: all that is known of a call, a node or a tensor.
 
-import { clean, h, short, size, time } from "./dom.js";
+import { clean, figure, h, s, short, size, time } from "./dom.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./picture.js").Chosen} Chosen */
@@ -94,7 +94,7 @@ export class Details {
       h("div", { class: "blocks" },
         this.table("Call", facts),
         this.table("Arguments", (item.args ?? []).map(([t, names]) => [names.join(", "), ...this.tensorRow(t)])),
-        this.table("Returned", (item.results ?? []).map(([t, names]) => [names.filter(Boolean).join(", ") || "result", ...this.tensorRow(t)])),
+        this.table("Returned", (item.results ?? []).map(([t, names]) => [names.filter(Boolean).map((name) => (/^\d+$/.test(name) ? `result ${name}` : name)).join(", ") || "result", ...this.tensorRow(t)])),
         this.table("Parameters and constants of its own nodes", parameters.map((t) => this.tensorRow(t))),
         this.table("Work done elsewhere", (item.elsewhere ?? []).map(([how, op, name, at]) => [how, `${op} ${name}`, at >= 0 ? this.link(at) : "in an initializer"]))),
     ];
@@ -123,6 +123,26 @@ export class Details {
     ];
   }
 
+  /**
+   * @param {import("./model.js").Statistics} known @param {number} elements
+   * @returns {[string, string | Node][]}
+   */
+  statistics([least, most, mean, deviation, zeros, infinite, bars], elements) {
+    /** @type {[string, string | Node][]} */
+    const facts = [["range", `${figure(least)} … ${figure(most)}`], ["mean", `${figure(mean)} ± ${figure(deviation)}`]];
+    if (zeros) facts.push(["zeros", `${zeros.toLocaleString("en")} (${figure((100 * zeros) / elements)} %)`]);
+    if (infinite) facts.push(["not finite", infinite.toLocaleString("en")]);
+    if (bars.length) {
+      const highest = Math.max(...bars);
+      const title = `values from ${figure(least)} to ${figure(most)}; the highest bar: ${highest.toLocaleString("en")}`;
+      facts.push(["values", s("svg", { class: "bars", width: bars.length * 8, height: 40, role: "img", "aria-label": title }, s("title", {}, title), ...bars.map((bar, i) => {
+        const height = bar ? Math.max(1, (40 * bar) / highest) : 0;
+        return s("rect", { x: i * 8, y: 40 - height, width: 7, height });
+      }))]);
+    }
+    return facts;
+  }
+
   /** @param {number} tensor */
   tensor(tensor) {
     const { model } = this;
@@ -132,6 +152,9 @@ export class Details {
     if (item.constant) facts.push(["holds", item.parameter ? `parameter ${item.parameter}` : "a constant"], ["size", `${item.elements.toLocaleString("en")} elements, ${size(item.bytes)}`]);
     else if (item.producer >= 0) facts.push(["made by", this.nodeLink(item.producer)], ["in", this.link(model.nodes[item.producer].c)]);
     else facts.push(["made by", "nothing in the graph: it is fed"]);
+    const known = model.data.statistics?.[tensor];
+    if (known) facts.push(...this.statistics(known, item.elements));
+    else if (item.constant && !model.data.statistics) facts.push(["statistics", h("span", { class: "dim" }, "made with 'hieronnx view --statistics'")]);
     return [
       this.head(`tensor · ${item.name}`, this.copy("copy name", item.name)),
       h("div", { class: "blocks" }, this.table("Tensor", facts), this.table("Read by", model.readersOf(tensor).map((node) => [this.nodeLink(node), this.link(model.nodes[node].c)]))),

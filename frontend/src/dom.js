@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 // Characters that change the direction of text, or that nothing shows.
+// eslint-disable-next-line no-control-regex
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]/gu;
 
 /**
@@ -73,7 +74,13 @@ export function size(bytes) {
   return bytes < 1000 ? `${bytes} B` : `${short(bytes)}B`;
 }
 
+/** @param {number | null} value */
+export function figure(value) {
+  return value === null ? "—" : String(Number(value.toPrecision(4)));
+}
+
 /** @param {number} us */
 export function time(us) {
+  if (us === 0) return "0";
   return us >= 1000 ? `${(us / 1000).toPrecision(3)} ms` : `${us.toPrecision(3)} µs`;
 }

@@ -6,6 +6,7 @@ import { Details } from "./details.js";
 import { unpack } from "./model.js";
 import { Picture } from "./picture.js";
 import { Search } from "./search.js";
+import { makeSplitter } from "./splitter.js";
 import { Tree } from "./tree.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -68,6 +69,7 @@ function start(model) {
     picture.show(call);
     others.forEach((other) => other.follow(model.calls[call].path ?? ""));
     tellFolds();
+    hint.hidden = model.children[call].length === 0;
     if (chosen.kind !== "call") picture.choose(chosen);
     details.show(chosen);
     document.title = `${clean(model.calls[call].label, 60)} · ${clean(model.data.file || model.data.title, 60)}`;
@@ -81,9 +83,13 @@ function start(model) {
   const root = model.calls[0];
   const facts = [`${model.nodes.length.toLocaleString("en")} nodes`, `${model.calls.length.toLocaleString("en")} calls`, ...(root.parameters ? [`${short(root.parameters)} parameters`] : []), `${Math.floor(model.data.coverage * 1000) / 10} % attributed`];
   picture.svg.addEventListener("click", tellFolds);
+  const hint = h("span", { class: "dim hint" }, "click a box to look inside");
+  const right = h("div", { class: "right" }, h("div", { class: "bar" }, crumbs, hint, folds), h("div", { class: "pictures" }, picture.element, ...others.map((other) => other.element)), makeSplitter({ name: "Size of the details", property: "--details", start: 28, upright: false, whole: () => right }), details.element);
+  const main = h("main", {}, tree.element, makeSplitter({ name: "Width of the tree", property: "--tree", start: tree.share, upright: true, whole: () => main }), right);
   document.getElementById("app")?.replaceChildren(
     h("header", {}, h("h1", {}, clean(model.data.title, 60)), h("span", { class: "dim file" }, clean(model.data.file, 60)), h("span", { class: "dim facts" }, facts.join(" · ")), search.element, h("label", {}, "Colour ", colours)),
-    h("main", {}, tree.element, h("div", { class: "right" }, h("div", { class: "bar" }, crumbs, folds), h("div", { class: "pictures" }, picture.element, ...others.map((other) => other.element)), details.element)));
+    main);
+  main.style.setProperty("--tree", `${tree.share}%`);
   if (others.length) {
     colours.value = "difference";
     [picture, ...others].forEach((p) => { p.mode = "difference"; });

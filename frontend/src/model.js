@@ -11,7 +11,10 @@
  * @typedef {{calls: Call[], nodes: GraphNode[], tensors: any[][], scenes: Scene[][], texts: string[],
  *   evidence: [string, string][], categories: string[], title: string, file: string, coverage: number,
  *   strategy?: string, exporter?: string, measured: {times?: ([number, number] | null)[],
- *   errors?: ([number | null, number | null, string] | null)[]}, kinds?: number[], others?: Data[]}} Data
+ *   errors?: ([number | null, number | null, string] | null)[]}, kinds?: number[], others?: Data[],
+ *   statistics?: Record<string, Statistics>}} Data
+ * @typedef {[number | null, number | null, number | null, number | null, number, number, number[]]} Statistics
+ *   the least, the most, mean, deviation, zeros, how many are not finite, a histogram
  */
 
 /** Reads the compressed data in the page. */

@@ -101,7 +101,7 @@ export class Picture {
 
   /** Where a picture that is too wide begins: with its first row in the middle. @param {number} scale @param {number} width */
   centre(scale, width) {
-    const top = Math.min(...this.scene.e.map((e) => e[3]));
+    const top = this.scene.e.reduce((least, e) => Math.min(least, e[3]), Infinity);
     const row = this.scene.e.filter((e) => e[3] <= top + 30);
     const middle = row.reduce((sum, e) => sum + e[2] + e[4] / 2, 0) / row.length;
     return width / 2 - middle * scale;
@@ -195,10 +195,14 @@ export class Picture {
 
   /** @param {number[]} points @param {DOMRect} box */
   nearRoute(points, box) {
-    const xs = points.filter((_, i) => i % 2 === 0);
-    const ys = points.filter((_, i) => i % 2 === 1);
-    const [x, y] = [Math.min(...xs), Math.min(...ys)];
-    return this.near(x, y, Math.max(...xs) - x, Math.max(...ys) - y, box);
+    let [left, right, top, bottom] = [points[0], points[0], points[1], points[1]];
+    for (let i = 2; i < points.length; i += 2) {
+      left = Math.min(left, points[i]);
+      right = Math.max(right, points[i]);
+      top = Math.min(top, points[i + 1]);
+      bottom = Math.max(bottom, points[i + 1]);
+    }
+    return this.near(left, top, right - left, bottom - top, box);
   }
 
   /** @param {any[]} edge @param {boolean} plain */
@@ -280,7 +284,7 @@ export class Picture {
     if (kind === "node") {
       const item = model.nodes[ref];
       const also = item.s?.filter((c) => c !== item.c).map((c) => model.calls[c].path || "(root)");
-      return { lines: [model.op(ref)], title: clean(`${model.op(ref)} ${item.n}`) + (also?.length ? `\n${clean(`also works for ${also.join(", ")}`)}` : ""), mark: Boolean(also?.length) };
+      return { lines: [model.op(ref).split("::").at(-1) ?? ""], title: clean(`${model.op(ref)} ${item.n}`) + (also?.length ? `\n${clean(`also works for ${also.join(", ")}`)}` : ""), mark: Boolean(also?.length) };
     }
     if (kind === "in" || kind === "out") {
       const shared = kind === "in" && this.isShared(ref);

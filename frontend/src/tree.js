@@ -20,10 +20,13 @@ export class Tree {
     this.current = 0;
     const { times, errors } = model.data.measured;
     const columns = ["nodes", "params", "MACs", ...(times ? ["own", "time"] : []), ...(errors ? ["introduced", "accum."] : []), ...(model.others.length ? ["differs"] : [])];
+    /** How much of the page's width the tree should have, in percent. */
+    this.share = Math.min(50, 36 + 5 * (columns.length - 3) + (model.others.length ? 3 : 0));
     this.body = h("div", { role: "tree", class: "tree", "aria-label": "Calls of modules", onkeydown: (/** @type {KeyboardEvent} */ e) => this.key(e) });
     this.element = h("div", { class: "tree-box" },
       h("div", { class: "row head", "aria-hidden": "true" }, h("span", { class: "what" }, "module"), ...columns.map((c) => h("span", { class: c === "differs" ? "num wide" : "num", title: TITLES[c] }, c))),
       this.body);
+    this.element.style.setProperty("--columns", String(columns.length + (model.others.length ? 0.75 : 0)));
     this.body.append(this.makeRow(0, 1), this.makeGroup(0));
     this.expand(0, true);
     for (const child of model.children[0]) if (model.children[0].length < 60) this.expand(child, true);
@@ -42,7 +45,7 @@ export class Tree {
     const shared = model.own[call].filter((node) => model.nodes[node].s).length;
     if (shared) marks.push(h("i", { class: "mark", title: "Nodes that also work for other calls" }, `${shared} shared`));
     const row = h("div", { class: `row${item.nodes ? "" : " empty"}`, role: "treeitem", tabindex: call === 0 ? 0 : -1, "aria-level": level, "aria-expanded": leaf ? null : "false", "data-call": call, title: `${clean(item.path ?? "(root)")}\n${clean(item.tag)}`, onclick: (/** @type {MouseEvent} */ e) => this.click(e, call) },
-      h("span", { class: "what" }, h("span", { class: "twist", "aria-hidden": "true" }, leaf ? "" : "▸"), h("b", {}, clean(item.class, 80)), " ", h("span", { class: "dim" }, clean(item.name ?? "", 80)), ...marks),
+      h("span", { class: "what" }, h("span", { class: "twist", "aria-hidden": "true" }, leaf ? "" : "▸"), h("span", { class: "name" }, h("b", {}, clean(item.class, 80)), " ", h("span", { class: "dim" }, clean(item.name ?? "", 80))), ...marks),
       this.number(item.nodes, model.calls[0].nodes, String(item.nodes)),
       this.number(item.parameters ?? 0, model.calls[0].parameters ?? 0, short(item.parameters)),
       this.number(work[0], model.calls[0].work[0], (work[2] ? "≥ " : "") + short(work[0]), work[1] ?? undefined));

@@ -31,6 +31,7 @@ ALLOWED = {
     "tools.split.costs": {"read_bytes"},  # a saved profile
     "tools.profile.comparing": {"read_bytes"},  # likewise
     "tools.view.measured": {"read_bytes"},  # likewise, and a saved verification
+    "tools.view.png": {"write_text", "read_bytes"},  # a picture, in a folder of ours
     # a source file of torch's
     "capture.load": {"read_text"},
     "cli.loading": {"load_model"},  # hieronnx's own, of PyTorch models

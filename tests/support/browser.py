@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import onnx
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+import hieronnx
 
 HOW_TO_GET_IT = "the page is tested in a real browser: apt-get install chromium chromium-driver"
 SEEN = (
@@ -32,6 +35,12 @@ class Page:
         self.driver.get(f"{path.resolve().as_uri()}{link}")
         ready = "return document.documentElement.dataset.ready"
         return float(WebDriverWait(self.driver, 60, 0.02).until(lambda driver: driver.execute_script(ready)))
+
+    def show(self, folder: Path, model: onnx.ModelProto, link: str = "", **options: Any) -> Page:
+        """Make the page of a model and open it."""
+        hieronnx.view(model, output=folder / "page.html", **options)
+        self.open(folder / "page.html", link)
+        return self
 
     def wait(self, holds: Callable[[], bool]) -> None:
         """Wait until something holds: the browser follows a link when it has time."""
@@ -87,6 +96,9 @@ class Page:
         """Return the row of a call in the tree, by the path of its module."""
         rows = self.driver.find_elements(By.CSS_SELECTOR, ".tree .row")
         return next(row for row in rows if (row.get_attribute("title") or "").split("\n")[0] == path)
+
+    def colour_by(self, what: str) -> None:
+        Select(self.find("header select")).select_by_visible_text(what)
 
     def type(self, *keys: str) -> None:
         webdriver.ActionChains(self.driver).send_keys(*keys).perform()

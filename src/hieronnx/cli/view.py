@@ -39,9 +39,17 @@ from hieronnx.cli.options import json_option, path_argument
     metavar="FILE",
     help="Show another form of MODEL beside it, optimized or quantized, and what differs. May be repeated.",
 )
+@click.option("--statistics", is_flag=True, help="Have statistics of the weights in the page; they are read for that.")
 @click.option("--svg", metavar="MODULE", help="Write the picture of this call alone, as SVG.")
-@click.option("--mermaid", metavar="MODULE", help="Write the picture of this call alone, as a Mermaid flowchart.")
+@click.option("--png", metavar="MODULE", help="Write it as PNG, drawn by a browser that is installed here.")
+@click.option("--mermaid", metavar="MODULE", help="Write it as a Mermaid flowchart, which Markdown shows.")
 @click.option("--unfold", is_flag=True, help="Show long repeats in that picture one by one.")
+@click.option(
+    "--model-explorer",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="Write the graph, nested by calls, and data of its nodes for Model Explorer into this folder.",
+)
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a dynamic axis. May be repeated.")
 @json_option
 def view_command(
@@ -51,9 +59,12 @@ def view_command(
     profile: Path | None,
     verify: Path | None,
     against: tuple[Path, ...],
+    statistics: bool,
     svg: str | None,
+    png: str | None,
     mermaid: str | None,
     unfold: bool,
+    model_explorer: Path | None,
     dims: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -63,7 +74,7 @@ def view_command(
     the calls that it makes, its own nodes, and what comes in and goes out. Below, all that is known of what was
     clicked. The page's address names the call that is open (page.html#/Model/Block.0) and can be shared.
 
-    With --svg or --mermaid, the picture of one call alone is written to FILE, or printed where none is given.
+    With --svg, --png or --mermaid, the picture of one call alone is written to FILE, or printed where none is given.
 
     \b
     Examples:
@@ -71,29 +82,36 @@ def view_command(
       hieronnx view model.onnx -o page.html --profile profile.json --verify verify.json
       hieronnx view model.onnx --against optimized.onnx --against quantized.onnx
       hieronnx view model.onnx --svg encoder.layer.0.attention -o attention.svg
+      hieronnx view model.onnx --model-explorer explorer --profile profile.json
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.syntax import parse_dim
     from hieronnx.report.viewing import render_view
     from hieronnx.tools.view.viewing import view
 
-    picture = svg is not None or mermaid is not None
-    page = model.with_suffix(".html") if output is None and not picture else output
-    sizes = dict(map(parse_dim, dims))
+    asked = [name for name in (svg, png, mermaid, model_explorer) if name is not None]
+    page = model.with_suffix(".html") if output is None and not asked else output
+    if png is not None and output is None:
+        raise click.UsageError("a PNG picture is not printed; say with -o where to write it")
+    if opened and asked:
+        raise click.UsageError("--open opens a page; leave it out, or the form that you asked for")
     result = view(
         model,
         output=page,
         profile=profile,
         verify=verify,
-        dims=sizes,
+        dims=dict(map(parse_dim, dims)),
         against=against,
+        statistics=statistics,
         svg=svg,
+        png=png,
         mermaid=mermaid,
         unfold=unfold,
+        model_explorer=model_explorer,
     )
     print_notes(result.notes)
-    if page is None:
+    if isinstance(result.content, str) and result.path is None:
         print_text(result.content.rstrip())
         return
     show(result, render_view, as_json=as_json)
-    if opened:
+    if opened and page is not None:
         click.launch(page.resolve().as_uri())

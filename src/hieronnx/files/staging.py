@@ -111,14 +111,14 @@ def swap_folders(one: Path, other: Path) -> None:
     os.rename(aside, one)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text to a file, which appears whole or not at all.
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text or bytes to a file, which appears whole or not at all.
 
     Raises:
         HieronnxError: If it cannot be written.
     """
     with staging(path) as staged, writing(path):
-        staged.write_text(text, encoding="utf-8", newline="\n")
+        staged.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(staged, path)
 
 

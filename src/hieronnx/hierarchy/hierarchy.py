@@ -7,12 +7,15 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from hieronnx.errors import AmbiguousTargetError, check_known, list_some
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, ROOT, Attribution, Call, CallId, Initializer, Module, Node
 from hieronnx.hierarchy.tags import TagPolicy, label_call
 from hieronnx.hierarchy.targets import Targets, find_outermost
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
 
 NodeKey: TypeAlias = tuple[str, str]
 """What identifies a node in its file: the key of its graph, and its first output."""
@@ -153,9 +156,25 @@ class Hierarchy:
         return f"Hierarchy({root}: {len(self.modules)} modules, {len(self.calls)} calls, {len(self.nodes)} nodes)"
 
     def _repr_html_(self) -> str:
-        from hieronnx.hierarchy.notebook import make_tree
+        from hieronnx.hierarchy.shown import make_html
+
+        return make_html(self)
+
+    def __rich__(self) -> Tree:
+        from hieronnx.hierarchy.shown import make_tree
 
         return make_tree(self)
+
+    def to_pandas(self, of: str = "nodes") -> Any:
+        """Return the nodes, or the calls, as a pandas DataFrame; pandas must be installed.
+
+        Raises:
+            MissingExtraError: If it is not.
+            InputError: If another table is asked for.
+        """
+        from hieronnx.hierarchy.shown import make_frame
+
+        return make_frame(self, of)
 
     @property
     def has_parameter_counts(self) -> bool:

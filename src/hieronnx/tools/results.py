@@ -8,12 +8,19 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from hieronnx.errors import check_known, require
 from hieronnx.hierarchy.categories import CATEGORIES
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.hierarchy.shown import write_seen
 
+if TYPE_CHECKING:
+    from rich.console import Group
+
+_LONGEST_LINE = 2000
+_FIRST_TABLES = ("calls", "modules", "nodes")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
@@ -32,8 +39,39 @@ class Result:
         """Return what a notebook shows: the line of `repr`, and the tree of the hierarchy where there is one."""
         hierarchy = getattr(self, "hierarchy", None)
         tree = hierarchy._repr_html_() if isinstance(hierarchy, Hierarchy) else ""
-        seen = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in repr(self))
-        return f"<pre>{escape(seen)}</pre>{tree}"
+        return f"<pre>{escape(write_seen(repr(self), _LONGEST_LINE))}</pre>{tree}"
+
+    def __rich__(self) -> Group:
+        """Return what rich prints: the line of `repr`, and the tree of the hierarchy where there is one."""
+        from rich.console import Group
+        from rich.text import Text
+
+        hierarchy = getattr(self, "hierarchy", None)
+        line = Text(write_seen(repr(self), _LONGEST_LINE))
+        return Group(line, hierarchy) if isinstance(hierarchy, Hierarchy) else Group(line)
+
+    def to_pandas(self, of: str | None = None) -> Any:
+        """Return one of the result's tables as a pandas DataFrame; pandas must be installed.
+
+        Args:
+            of: Which table: a field that holds records, or `nodes` or `calls` of the hierarchy. By default what the
+                result says of calls, modules or nodes, or else the nodes of its hierarchy, or else its first records.
+
+        Raises:
+            MissingExtraError: If pandas is not installed.
+            InputError: If there is no such table.
+        """
+        require("pandas", "pandas")
+        tables, hierarchy = _find_tables(self), getattr(self, "hierarchy", None)
+        inherited = ("nodes", "calls") if isinstance(hierarchy, Hierarchy) else ()
+        first = (*(name for name in _FIRST_TABLES if name in tables), *inherited, *filter(tables.get, tables), *tables)
+        chosen = of or next(iter(first), "")
+        check_known("table", chosen, dict.fromkeys((*tables, *inherited)))
+        if chosen not in tables and isinstance(hierarchy, Hierarchy):
+            return hierarchy.to_pandas(chosen)
+        import pandas
+
+        return pandas.json_normalize([_to_builtins(record) for record in tables[chosen]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +91,12 @@ def list_files(model: Path | None, sidecar: Path | None) -> tuple[WrittenFile, .
     weights = [model.parent / location for location in sorted(read_locations(model))]
     paths = [model, *weights, *([] if sidecar is None else [sidecar])]
     return tuple(WrittenFile(path, path.stat().st_size) for path in paths if path.is_file())
+
+
+def _find_tables(result: Any) -> dict[str, tuple[Any, ...]]:
+    """Return the fields of a result that hold records, by name."""
+    values = ((name, getattr(result, name)) for name in _list_names(result.__class__))
+    return {name: value for name, value in values if isinstance(value, tuple) and all(map(is_dataclass, value))}
 
 
 def dump_record(record: Any, without: Collection[str] = ()) -> dict[str, Any]:

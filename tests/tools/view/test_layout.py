@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hieronnx.tools.view.layout import Box, Layout, lay_out
+from hieronnx.tools.view.layout import Box, Layout, lay_out, order_boxes
 
 BOXES = st.lists(st.builds(Box, st.integers(10, 200), st.integers(10, 60)), min_size=1, max_size=14)
 
@@ -32,8 +32,9 @@ def test_boxes_never_overlap_and_edges_join_their_boxes(boxes: list[Box], pairs:
             left, top = layout.corners[box]
             assert left <= x <= left + boxes[box].width
             assert y in (top, top + boxes[box].height)
-        if start < end:
-            assert [y for _, y in route] == sorted(y for _, y in route)
+        ys = [y for _, y in route]
+        assert ys == sorted(ys, reverse=ys[0] > ys[-1])
+        assert ys[0] != ys[-1]
 
 
 def test_a_chain_is_straight() -> None:
@@ -60,6 +61,25 @@ def test_borders_are_in_the_first_and_last_row() -> None:
 def test_an_edge_back_is_drawn_upwards() -> None:
     layout = lay_out([Box(50, 20)] * 3, [(0, 1), (1, 2), (2, 0)])
     assert layout.routes[2][0][1] > layout.routes[2][-1][1]
+
+
+def test_an_edge_leads_down_whatever_the_order_of_the_boxes_is() -> None:
+    layout = lay_out([Box(50, 20, "first"), *[Box(50, 20)] * 3], [(0, 2), (2, 1), (0, 1), (3, 2)])
+    tops = [y for _, y in layout.corners]
+    assert tops[0] < tops[3] < tops[2] < tops[1]
+
+
+@given(st.integers(1, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=30))
+def test_only_edges_in_a_circle_lead_back(number: int, pairs: list[tuple[int, int]]) -> None:
+    edges = [(a, b) for a, b in pairs if a != b and max(a, b) < number]
+    order = order_boxes(number, edges)
+    assert sorted(order) == list(range(number))
+    reached = {box: {box} for box in range(number)}
+    for _ in range(number):
+        for a, b in edges:
+            reached[a] |= reached[b]
+    for a, b in edges:
+        assert order.index(a) < order.index(b) or a in reached[b]
 
 
 def test_nothing_is_laid_out_as_nothing() -> None:

@@ -13,16 +13,10 @@ from selenium.webdriver.common.keys import Keys
 
 import hieronnx
 from support.annotated import annotated
-from support.browser import Page, browsing
+from support.browser import Page
 from support.exports import exported
 
 ATTENTION = "/BertModel/BertEncoder/BertLayer.1/BertAttention/BertSelfAttention"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Page]:
-    with browsing() as page:
-        yield page
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +33,6 @@ def page(browser: Page, bert: Path) -> Iterator[Page]:
     yield browser
     assert browser.messages() == []
     assert browser.requests() == []
-
-
-def show(browser: Page, tmp_path: Path, model: onnx.ModelProto, link: str = "") -> Page:
-    """Show another model."""
-    hieronnx.view(model, output=tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", link)
-    return browser
 
 
 # -- the tree -------------------------------------------------------------------------------------------------------
@@ -131,7 +118,7 @@ def test_borders_have_the_names_of_arguments_and_edges_those_of_tensors(browser:
         ["a", "b"],
         {"b": (["hidden=h"], ["=y"])},
     )
-    page = show(browser, tmp_path, model, "#/Net/b")
+    page = browser.show(tmp_path, model, "#/Net/b")
     assert page.boxes("in") == ["hidden"]
     assert page.texts(".label tspan") == ["y", "2×3"]  # what is fed has its name on it, and no shape is known
     page.open(tmp_path / "page.html")
@@ -149,7 +136,7 @@ def test_a_shared_node_is_marked_and_leads_to_the_calls_it_works_for(browser: Pa
     model = annotated(
         "net (float[2] x) => (float[2] y) { m = Relu(x)  h = Add(x, m)  y = Mul(h, m) }", [("a", "b"), "a", "b"]
     )
-    page = show(browser, tmp_path, model, "#/Net/a")
+    page = browser.show(tmp_path, model, "#/Net/a")
     relu = page.box("Relu", "node")
     assert relu.find_elements(By.CSS_SELECTOR, "circle.shared")
     page.click(relu)
@@ -166,7 +153,7 @@ def test_a_shared_node_is_marked_and_leads_to_the_calls_it_works_for(browser: Pa
 def test_long_repeats_are_one_box_until_they_are_unfolded(browser: Page, tmp_path: Path) -> None:
     nodes = "  ".join(f"t{i + 1} = Relu(t{i})" for i in range(6))
     model = annotated(f"net (float[2] t0) => (float[2] t6) {{ {nodes} }}", [f"layer{i}" for i in range(6)])
-    page = show(browser, tmp_path, model)
+    page = browser.show(tmp_path, model)
     assert page.boxes("fold") == ["6 × Net"]
     assert page.texts(".bar .folds") == ["unfold repeats"]
     page.click(page.box("6 × Net"))
@@ -183,9 +170,7 @@ def test_colours_follow_what_is_asked_for(page: Page, bert: Path) -> None:
     for option in page.driver.find_elements(By.CSS_SELECTOR, "header select option"):
         if option.text == "Evidence":
             option.click()
-    assert page.texts(".legend span") == ["captured (high)", "module"] or "captured (high)" in page.texts(
-        ".legend span"
-    )
+    assert "captured (high)" in page.texts(".legend span")
     assert "activation" not in page.texts(".legend span")
 
 
@@ -289,7 +274,7 @@ def test_a_name_is_a_name_whatever_is_in_it(browser: Page, tmp_path: Path, kind:
         node.name = NAMES[kind] + node.op_type
         for names in (node.input, node.output):
             names[:] = [NAMES[kind] if name == "h" else name for name in names]
-    page = show(browser, tmp_path, model, "#/Net/a")
+    page = browser.show(tmp_path, model, "#/Net/a")
     page.click(page.box("Relu"))
     shown = page.details
     assert "owned" not in page.driver.title
@@ -304,7 +289,7 @@ def test_a_name_is_a_name_whatever_is_in_it(browser: Page, tmp_path: Path, kind:
 
 def test_a_link_may_have_any_characters(browser: Page, tmp_path: Path) -> None:
     model = annotated("net (float[2] x) => (float[2] y) { h = Relu(x)  y = Tanh(h) }", ["a b#%é<", "b"])
-    page = show(browser, tmp_path, model, "#/Net/" + quote("a b#%é<"))
+    page = browser.show(tmp_path, model, "#/Net/" + quote("a b#%é<"))
     assert page.crumbs[-1] == "a b#%é<" or page.boxes("node") == ["Relu"]
     page.open(tmp_path / "page.html", "#/%E0%A4%A")  # what cannot be read leads to the root
     assert page.crumbs == ["Net"]

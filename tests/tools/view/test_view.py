@@ -6,16 +6,21 @@ import gzip
 import hashlib
 import json
 import re
+import struct
 from base64 import b64decode, b64encode
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
 
 import hieronnx
 from hieronnx.files.shipped import read_shipped
+from hieronnx.tools.view.statistics import measure
 from support.annotated import annotated
 from support.cli import run
 from support.exports import exported
@@ -24,7 +29,8 @@ SOURCES = Path(__file__).parents[3] / "frontend" / "src"
 NET = "net (float[2] x) => (float[2] y) { h = Relu(x)  y = Tanh(h) }"
 
 
-def data_of(html: str) -> dict[str, Any]:
+def data_of(html: str | bytes) -> dict[str, Any]:
+    assert isinstance(html, str)
     found = re.search(r'id="data">([^<]*)<', html)
     assert found is not None
     return dict(json.loads(gzip.decompress(b64decode(found[1]))))
@@ -39,7 +45,7 @@ def test_what_is_shipped_was_built_of_the_sources_as_they_are(name: str) -> None
 
 
 def test_the_page_without_its_data_is_small_and_names_nothing_outside() -> None:
-    html = hieronnx.view(annotated(NET, ["a", "b"])).content
+    html = str(hieronnx.view(annotated(NET, ["a", "b"])).content)
     assert len(html) < 500_000
     without_data = re.sub(r'id="data">[^<]*<', "", html)
     addresses = set(re.findall(r"\w+://[^\"'`\s)]*", without_data))
@@ -47,7 +53,7 @@ def test_the_page_without_its_data_is_small_and_names_nothing_outside() -> None:
 
 
 def test_the_policy_lets_one_script_and_one_style_run() -> None:
-    html = hieronnx.view(annotated(NET, ["a", "b"])).content
+    html = str(hieronnx.view(annotated(NET, ["a", "b"])).content)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
     assert policy is not None
     assert policy[1].startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
@@ -59,7 +65,7 @@ def test_the_policy_lets_one_script_and_one_style_run() -> None:
 def test_names_are_in_the_compressed_data_alone() -> None:
     model = annotated(NET, ["secret_module", "b"])
     model.graph.node[0].name = "secret_node"
-    html = hieronnx.view(model).content
+    html = str(hieronnx.view(model).content)
     assert "secret" not in html
     data = data_of(html)
     assert "secret_module" in [call.get("path") for call in data["calls"]]
@@ -140,16 +146,16 @@ def test_a_picture_is_valid_xml_with_the_words_of_the_call(tmp_path: Path) -> No
 def test_names_do_no_harm_to_pictures(name: str) -> None:
     model = annotated(NET, ["a", "b"])
     model.graph.node[0].output[0] = model.graph.node[1].input[0] = name
-    svg = ElementTree.fromstring(hieronnx.view(model, svg="a").content)
+    svg = ElementTree.fromstring(str(hieronnx.view(model, svg="a").content))
     assert not list(svg.iter("{http://www.w3.org/2000/svg}script"))
-    chart = hieronnx.view(model, mermaid="a").content
+    chart = str(hieronnx.view(model, mermaid="a").content)
     assert [line.split()[0][:2] for line in chart.splitlines()[1:]] == ["e0", "e1", "e2", "e0", "e1"]
     assert not any(mark in chart for mark in "\u202e\x07")
     assert len(chart) < 2000
 
 
 def test_a_mermaid_chart_has_boxes_and_shapes() -> None:
-    chart = hieronnx.view(annotated(NET, ["a", "b"]), mermaid="/Net").content
+    chart = str(hieronnx.view(annotated(NET, ["a", "b"]), mermaid="/Net").content)
     assert chart.splitlines() == [
         "flowchart TD",
         '    e0(["x"])',
@@ -165,7 +171,7 @@ def test_a_mermaid_chart_has_boxes_and_shapes() -> None:
 def test_a_picture_of_no_call_is_refused() -> None:
     with pytest.raises(hieronnx.InputError, match="no module"):
         hieronnx.view(annotated(NET, ["a", "b"]), svg="nothing")
-    with pytest.raises(hieronnx.InputError, match="not both"):
+    with pytest.raises(hieronnx.InputError, match="one form at a time, not for svg and mermaid"):
         hieronnx.view(annotated(NET, ["a", "b"]), svg="a", mermaid="a")
 
 
@@ -177,3 +183,109 @@ def test_the_command_writes_or_prints_pictures(tmp_path: Path) -> None:
     assert run("view", tmp_path / "net.onnx", "--mermaid", "a").stdout.startswith("flowchart TD")
     assert run("view", tmp_path / "net.onnx", "--mermaid", "a", "--svg", "a").exit_code == 2
     assert not (tmp_path / "net.html").exists()
+
+
+# -- statistics of weights ------------------------------------------------------------------------------------------
+
+HELD = """net (float[4] x) => (float[4] y)
+<float[4] w = {-1, 0, 0, 3}, float[4] n = {1, 1, 1, 1}, int64[2] k = {5, 7}, string[1] s = {"a"}> {
+  a = Mul(x, w)  b = Add(a, n)  c = Reshape(b, k)  d = Equal(s, s)  y = Identity(b)
+}"""
+
+
+def test_statistics_are_those_of_the_weights() -> None:
+    model = annotated(HELD, ["a"] * 5)
+    assert "statistics" not in data_of(hieronnx.view(model).content)
+    data = data_of(hieronnx.view(model, statistics=True).content)
+    found = {data["tensors"][int(tensor)][0]: values for tensor, values in data["statistics"].items()}
+    least, most, mean, deviation, zeros, infinite, bars = found["w"]
+    assert (least, most, mean, zeros, infinite) == (-1, 3, 0.5, 2, 0)
+    assert deviation == pytest.approx(1.5)
+    assert [(place, bar) for place, bar in enumerate(bars) if bar] == [(0, 1), (6, 2), (23, 1)]
+    assert found["n"] == [1, 1, 1, 0, 0, 0, [0] * 24]
+    assert found["k"][:3] == [5, 7, 6]
+    assert "s" not in found
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.array([np.nan, np.inf, 2.0], np.float32), [2, 2, 2, 0, 0, 2]),
+        (np.array([np.nan], np.float16), [None, None, None, None, 0, 1]),
+        (np.array([-1.7e308, 1.7e308]), [-1.7e308, 1.7e308, 0, None, 0, 0]),
+        (np.array([True, False]), [0, 1, 0.5, 0.5, 1, 0]),
+        (np.array([], np.float32), [None, None, None, None, 0, 0]),
+        (np.array([1, -3], ml_dtypes.int4), [-3, 1, -1, 2, 0, 0]),
+    ],
+)
+def test_numbers_of_all_kinds_are_measured(values: npt.NDArray[Any], expected: list[Any]) -> None:
+    with np.errstate(all="raise", over="ignore"):
+        assert measure(values)[:6] == expected
+
+
+def test_a_weight_is_measured_whole_and_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=1000)
+    whole = measure(values)
+    monkeypatch.setattr("hieronnx.tools.view.statistics._CHUNK", 7)
+    parts = measure(values)
+    assert parts[2:4] == pytest.approx(whole[2:4])
+    assert [*parts[:2], *parts[4:]] == [*whole[:2], *whole[4:]]
+    assert whole[6] == np.histogram(values, 24)[0].tolist()
+
+
+def test_without_statistics_the_weights_may_be_missing_and_with_them_they_may_not(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    model = annotated(HELD, ["a"] * 5)
+    for held in model.graph.initializer[:3]:
+        held.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(held), held.name))
+    onnx.save(model, path, save_as_external_data=True, location="net.data", size_threshold=0)
+    (tmp_path / "net.data").unlink()
+    assert run("view", path).exit_code == 0
+    done = run("view", path, "--statistics", "-o", tmp_path / "b.html")
+    assert done.exit_code == 2
+    assert "net.data" in done.stderr
+    assert not (tmp_path / "b.html").exists()
+
+
+# -- PNG ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_browser_draws_the_picture_as_png(tmp_path: Path) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    done = run("view", tmp_path / "net.onnx", "--png", "/Net", "-o", tmp_path / "net.png")
+    assert done.exit_code == 0, done.output
+    drawn = (tmp_path / "net.png").read_bytes()
+    svg = hieronnx.view(tmp_path / "net.onnx", svg="/Net").content
+    size = re.search(r'width="(\d+)" height="(\d+)"', str(svg))
+    assert size is not None
+    assert drawn.startswith(b"\x89PNG\r\n")
+    assert struct.unpack(">II", drawn[16:24]) == (2 * int(size[1]), 2 * int(size[2]))
+    assert len(drawn) > 5_000  # there is something on it
+
+
+@pytest.mark.parametrize("named", ["", "/nowhere/chrome"])
+def test_without_a_browser_it_is_said_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHROME_PATH", named)
+    done = run("view", tmp_path / "net.onnx", "--png", "a", "-o", tmp_path / "a.png")
+    assert done.exit_code == 2
+    assert "apt-get install chromium" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_a_browser_that_draws_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "chrome"
+    broken.write_text("#!/bin/sh\necho 'no display' >&2\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CHROME_PATH", str(broken))
+    with pytest.raises(hieronnx.HieronnxError, match="did not draw the picture \\(no display\\); ask for SVG"):
+        hieronnx.view(annotated(NET, ["a", "b"]), png="a", output=tmp_path / "a.png")
+
+
+def test_a_png_is_not_printed(tmp_path: Path) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    assert "-o" in run("view", tmp_path / "net.onnx", "--png", "a").stderr

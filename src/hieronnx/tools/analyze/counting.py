@@ -29,7 +29,7 @@ from hieronnx.tools.analyze.shapes import axis_names, count_nodes
 
 @reads_files
 def analyze(
-    model: ModelLike,
+    model: ModelLike | OpenedModel,
     *,
     category: str | None = None,
     module: str | None = None,
@@ -69,7 +69,7 @@ def analyze(
         check_known("category", category, CATEGORIES)
     if evidence is not None:
         check_known("evidence", evidence, CONFIDENCE)
-    opened = open_model(model)
+    opened = model if isinstance(model, OpenedModel) else open_model(model)
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)

@@ -59,23 +59,28 @@ class Pictures:
         """Return the lines on an element of the picture of a call."""
         calls, modules = self.source.hierarchy.calls, self.source.hierarchy.modules
         if element.kind == "node":
-            return [self.source.view.nodes[element.ref].op]
+            return [self.source.view.nodes[element.ref].op.rpartition("::")[2]]  # the domain is among the details
         if element.kind in ("call", "fold"):
             item = calls[element.ref]
             name = modules[item.id.module].class_name
             if element.kind == "fold":
                 run = scene.folds[element.ref]
-                return [f"{len(run)} × {name}", f"{_name_in(item)} … {_name_in(calls[run[-1]])}"]
-            return [name, f"{_name_in(item)} · {count(self.source.hierarchy.node_counts[item.id], 'node')}"]
+                return [f"{len(run)} × {name}", f"{name_in(item)} … {name_in(calls[run[-1]])}"]
+            return [name, f"{name_in(item)} · {count(self.source.hierarchy.node_counts[item.id], 'node')}"]
         names = (self.arguments if element.kind == "in" else self.results)[call].get(element.ref, ())
-        return [", ".join(filter(None, names)) or self.source.view.names[element.ref]]
+        return [", ".join(map(_name_result, filter(None, names))) or self.source.view.names[element.ref]]
 
     def write_shape(self, tensor: int) -> str:
         """Write the shape of a tensor; nothing where it is not known."""
-        return _write_shape(self.source.view.axes[tensor])
+        return write_shape(self.source.view.axes[tensor])
 
 
-def _name_in(call: Call) -> str:
+def _name_result(name: str) -> str:
+    """Return what a result is called: one of a tuple has only its place."""
+    return f"result {name}" if name.isdecimal() else name
+
+
+def name_in(call: Call) -> str:
     """Return how a call is named below its parent: the rest of its path, with its number."""
     above = call.parent.module if call.parent is not None else ""
     path = call.id.module
@@ -136,7 +141,7 @@ def _dump_calls(pictures: Pictures, analysis: AnalysisResult, numbers: Mapping[A
         module, line = hierarchy.modules[call.id.module], lines[call.id]
         entry = {
             "path": str(call.id),
-            "name": _name_in(call),
+            "name": name_in(call),
             "class": module.class_name,
             "full": module.qualified_class,
             "label": label_call(call, module.class_name),
@@ -175,7 +180,7 @@ def _dump_node(source: Source, index: int, numbers: Mapping[Any, int], texts: Te
         "k": list(CATEGORIES).index(category_of(node.op_type, node.domain)),
         "i": list(viewed.inputs),
         "u": list(viewed.outputs),
-        "a": [[texts.add(name), texts.add(_write_attribute(item))] for name, item in node.attributes.items()],
+        "a": [[texts.add(name), texts.add(write_attribute(item))] for name, item in node.attributes.items()],
         "p": [[texts.add(key), texts.add(_shorten(key, text))] for key, text in node.metadata_props.items()],
     }
     if set(known.origins) != {known.scope}:
@@ -189,7 +194,8 @@ def _dump_node(source: Source, index: int, numbers: Mapping[Any, int], texts: Te
     return {key: value for key, value in entry.items() if value != []}
 
 
-def _write_attribute(attribute: ir.Attr) -> str:
+def write_attribute(attribute: ir.Attr) -> str:
+    """Write an attribute in a line: small tensors whole, others by their type and shape."""
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return "graph"
     if attribute.type == ir.AttributeType.TENSOR:
@@ -223,7 +229,7 @@ def _dump_tensors(source: Source, texts: Texts) -> list[list[Any]]:
         entry = [
             name,
             texts.add("" if known is None else known.dtype),
-            texts.add(_write_shape(view.axes[tensor])),
+            texts.add(write_shape(view.axes[tensor])),
             -1 if producer is None else producer,
         ]
         if tensor in view.constants:
@@ -234,7 +240,8 @@ def _dump_tensors(source: Source, texts: Texts) -> list[list[Any]]:
     return tensors
 
 
-def _write_shape(axes: Sequence[int | str | None] | None) -> str:
+def write_shape(axes: Sequence[int | str | None] | None) -> str:
+    """Write a shape; nothing where it is not known."""
     if axes is None:
         return ""
     return "×".join("?" if axis is None else str(axis) for axis in axes) or "scalar"

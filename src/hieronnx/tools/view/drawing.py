@@ -55,9 +55,3 @@ def _measure(lines: Sequence[str]) -> int:
     """Return the width of a box for these lines, an even number."""
     longest = max(map(len, lines), default=0)
     return min(max(longest * _CHARACTER + _PADDING, _NARROWEST), _WIDEST) // 2 * 2
-
-
-def write_seen(text: str, most: int) -> str:
-    """Return a text as it can be shown: cut where it is too long, with what nobody sees written out."""
-    cut = text if len(text) <= most else f"{text[: max(most - 1, 0)]}…"
-    return cut if cut.isprintable() else "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in cut)

@@ -4,8 +4,9 @@
                                           row 1:   1  ·      the edge 0→2 goes through a place of its own
                                           row 2:   2
 
-Boxes come in the order of execution: an edge to an earlier box is drawn upwards and decides no row. All edges of one
-box that go the same way share their places, so that what is read in many rows is one line.
+Every edge leads downwards, but for those in a circle (two calls that read of each other): of these the ones against the
+order of the boxes, which is that of execution, are drawn upwards. All edges of one box that go the same way share
+their places, so that what is read in many rows is one line.
 """
 
 from __future__ import annotations
@@ -74,20 +75,58 @@ def lay_out(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> Layout:
     return _draw(boxes, edges, rows, chains, centres)
 
 
-def _choose_rows(boxes: Sequence[Box], edges: Iterable[tuple[int, int]]) -> list[int]:
+def order_boxes(boxes: int, edges: Iterable[tuple[int, int]]) -> list[int]:
+    """Order boxes so that every edge leads forward, but for those in circles; what is in one circle stays together.
+
+    Kosaraju's algorithm: against the order in which a walk along the edges leaves the boxes, a walk back from a box
+    reaches those in a circle with it, and else only what has been placed.
+    """
+    readers: list[list[int]] = [[] for _ in range(boxes)]
+    feeders: list[list[int]] = [[] for _ in range(boxes)]
+    for start, end in edges:
+        readers[start].append(end)
+        feeders[end].append(start)
+    seen = [False] * boxes
+    left = [box for root in reversed(range(boxes)) for box in _walk(root, readers, seen)]
+    placed = [False] * boxes
+    return [box for root in reversed(left) for box in sorted(_walk(root, feeders, placed))]
+
+
+def _walk(root: int, neighbours: Sequence[Sequence[int]], seen: list[bool]) -> list[int]:
+    """Return what a walk from a box finds that was not seen before, in the order in which it leaves them."""
+    if seen[root]:
+        return []
+    seen[root] = True
+    left: list[int] = []
+    way = [(root, iter(neighbours[root]))]
+    while way:
+        box, ahead = way[-1]
+        following = next((other for other in ahead if not seen[other]), None)
+        if following is None:
+            left.append(box)
+            way.pop()
+        else:
+            seen[following] = True
+            way.append((following, iter(neighbours[following])))
+    return left
+
+
+def _choose_rows(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> list[int]:
     """Give each box the first row below all that it reads; what reads nothing comes right above its first reader."""
     readers: list[list[int]] = [[] for _ in boxes]
     fed = [False] * len(boxes)
-    for start, end in edges:
-        if start < end:
-            readers[start].append(end)
-            fed[end] = True
+    order = order_boxes(len(boxes), edges)
+    rank = {box: place for place, box in enumerate(order)}
+    for edge in edges:
+        start, end = sorted(edge, key=rank.__getitem__)
+        readers[start].append(end)
+        fed[end] = True
     top = 1 if any(box.border == "first" for box in boxes) else 0
     rows = [0 if box.border == "first" else top for box in boxes]
-    for start in range(len(boxes)):
+    for start in order:
         for end in readers[start]:
             rows[end] = max(rows[end], rows[start] + 1)
-    for start in reversed(range(len(boxes))):
+    for start in reversed(order):
         if not fed[start] and not boxes[start].border and readers[start]:
             rows[start] = min(rows[end] for end in readers[start]) - 1
     inner = (row for row, box in zip(rows, boxes, strict=True) if box.border != "last")
@@ -175,10 +214,13 @@ def _place(rows: _Rows) -> list[float]:
     for row in rows.rows:
         _settle(rows, row, dict.fromkeys(row, 0.0), centres)
     for sweep in range(_SWEEPS):
+        before = centres.copy()
         neighbours: Sequence[Sequence[int]] = rows.below if sweep % 2 else rows.above
         for row in reversed(rows.rows) if sweep % 2 else rows.rows:
             wanted = {v: _mean((centres[n] for n in neighbours[v]), centres[v]) for v in row}
             _settle(rows, row, wanted, centres)
+        if sweep and before == centres:
+            break  # nothing moves any more, whichever way
     return centres
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hieronnx.hierarchy.shown import write_seen
 from hieronnx.tools.view.data import Pictures
-from hieronnx.tools.view.drawing import write_seen
 from hieronnx.tools.view.scenes import Scene
 
 _LONGEST = 60

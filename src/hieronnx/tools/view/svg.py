@@ -7,8 +7,9 @@ from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from hieronnx.hierarchy.categories import category_of
+from hieronnx.hierarchy.shown import write_seen
 from hieronnx.tools.view.data import Pictures
-from hieronnx.tools.view.drawing import Drawing, write_seen
+from hieronnx.tools.view.drawing import Drawing
 from hieronnx.tools.view.scenes import Element, Scene
 
 _STYLE = """
@@ -21,7 +22,8 @@ svg { --ink: #1b1f24; --dim: #5c6570; --back: #ffffff; --box: #eef3fb; --edge: #
 text { font: 12px system-ui, sans-serif; fill: var(--ink); text-anchor: middle }
 .call .first, .fold .first { font-weight: 600 }
 .second { font-size: 11px; fill: var(--dim) }
-.label { font-size: 10px; fill: var(--dim); text-anchor: start }
+.label { font-size: 10px; fill: var(--dim); text-anchor: start;
+  paint-order: stroke; stroke: var(--back); stroke-width: 3px }
 rect { fill: var(--node); stroke: var(--dim) }
 .call rect, .fold rect { fill: var(--box); stroke: var(--edge) }
 .work rect { fill: var(--work); stroke: var(--edge) }

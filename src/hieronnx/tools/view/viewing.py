@@ -6,23 +6,26 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import msgspec
 
 from hieronnx.errors import InputError
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model
-from hieronnx.files.staging import write_whole
+from hieronnx.files.staging import new_files, write_whole
 from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.view import ModelLike
-from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.extract.source import Source, prepare
-from hieronnx.tools.results import Result, WrittenFile
+from hieronnx.tools.results import Result, WrittenFile, dump_record
 from hieronnx.tools.view.data import collect, make_pictures
-from hieronnx.tools.view.differences import find_kinds
+from hieronnx.tools.view.explorer import make_graphs, make_node_data
 from hieronnx.tools.view.measured import Measured, read_measured
 from hieronnx.tools.view.mermaid import make_mermaid
 from hieronnx.tools.view.page import make_page
+from hieronnx.tools.view.png import make_png
+from hieronnx.tools.view.statistics import measure_weights
 from hieronnx.tools.view.svg import make_svg
 
 if TYPE_CHECKING:
@@ -35,42 +38,34 @@ Saved: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 
 @dataclass(frozen=True, slots=True)
 class ViewResult(Result):
-    """A page that shows a model, or a picture of one of its calls.
+    """A page that shows a model, a picture of one of its calls, or what another viewer shows.
 
     Attributes:
         model: the file's path as it was given; `model` for a model in memory.
-        form: `html` for a page, `svg` or `mermaid` for a picture.
-        path: where it was written; None where it was not.
-        content: the page or the picture itself.
+        form: `html` for a page; `svg`, `png` or `mermaid` for a picture; `model-explorer`.
+        path: where it was written, a folder for Model Explorer; None where it was not written.
+        content: the page or the picture itself; for Model Explorer the graph.
         calls: how many calls the model has.
         nodes: how many nodes.
+        files: what was written.
         notes: what a reader should know.
     """
-
-    _derived: ClassVar[tuple[str, ...]] = ("files",)
 
     model: str
     form: str
     path: Path | None
-    content: str
+    content: str | bytes
     calls: int
     nodes: int
+    files: tuple[WrittenFile, ...]
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)
         return f"ViewResult({self.model}: {self.calls} calls, {self.nodes} nodes, {where})"
 
-    @property
-    def files(self) -> tuple[WrittenFile, ...]:
-        """The page or picture, if it was written and is there."""
-        there = self.path is not None and self.path.is_file()
-        return (WrittenFile(self.path, self.path.stat().st_size),) if there and self.path is not None else ()
-
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON values; the page or picture itself is in its file."""
-        from hieronnx.tools.results import dump_record
-
         return dump_record(self, {"content"})
 
 
@@ -83,64 +78,109 @@ def view(
     verify: Saved | VerifyResult | None = None,
     dims: Mapping[str, int] | None = None,
     against: ModelLike | Sequence[ModelLike] = (),
+    statistics: bool = False,
     svg: str | None = None,
+    png: str | None = None,
     mermaid: str | None = None,
     unfold: bool = False,
+    model_explorer: str | os.PathLike[str] | None = None,
 ) -> ViewResult:
-    """Show a model by its modules in one HTML page, which needs no network and no server; no weights are read.
+    """Show a model by its modules in one HTML page, which needs no network and no server.
 
     Args:
         model: The model, with its hierarchy: a file, a ModelProto or an ir.Model.
-        output: Where to write the page; without it, the page is in the result alone.
+        output: Where to write the page or picture; without it, it is in the result alone.
         profile: Times to show: a result of `profile`, or the file that its command printed with `--json`.
         verify: Errors to show: a result of `verify`, or the file that its command printed with `--json`.
         dims: Sizes of dynamic axes, by the axes' names, to count multiply-adds with.
         against: Another form of the model, or several, each with a hierarchy: what optimizers or quantizers made of
             it. They are shown beside it, call by call, with what was added, removed and changed from each to the next.
+        statistics: Whether the page has statistics of the weights. No weights are read otherwise.
         svg: A call, by its path or tag: write its picture alone, as SVG.
-        mermaid: A call, by its path or tag: write its picture alone, as a Mermaid flowchart for Markdown.
+        png: A call: write its picture alone, as PNG, which a browser on this machine draws.
+        mermaid: A call: write its picture alone, as a Mermaid flowchart for Markdown.
         unfold: Whether a picture shows long repeats of one class one by one.
+        model_explorer: A folder: write the graph, nested by calls, and data of its nodes for Model Explorer.
 
     Raises:
         HieronnxError: If the model cannot be read or has no hierarchy, or the output cannot be written.
-        InputError: If there is no such call, or both kinds of pictures are asked for.
+        InputError: If there is no such call, or several forms are asked for.
 
     Example:
         >>> hieronnx.view("model.onnx", output="model.html")
         ViewResult(model.onnx: 215 calls, 443 nodes, model.html)
     """
-    if svg is not None and mermaid is not None:
-        raise InputError("a picture is SVG or Mermaid, not both; ask for one at a time")
+    pictures = {"svg": svg, "png": png, "mermaid": mermaid}
+    asked = [name for name, call in (*pictures.items(), ("model_explorer", model_explorer)) if call is not None]
+    if len(asked) > 1:
+        raise InputError(f"ask for one form at a time, not for {' and '.join(asked)}")
+    if model_explorer is not None and output is not None:
+        raise InputError("what Model Explorer shows goes into its folder, not to 'output'; leave one of both out")
     opened = open_model(model)
     source = prepare(opened)
-    hierarchy = source.hierarchy
-    measured = read_measured(hierarchy.calls, profile, verify)
-    pictures = make_pictures(source)
-    if svg is not None:
-        form, content = "svg", make_svg(pictures, _find(hierarchy, svg), folded=not unfold)
-    elif mermaid is not None:
-        form, content = "mermaid", make_mermaid(pictures, _find(hierarchy, mermaid), folded=not unfold)
-    else:
-        data = collect(pictures, analyze(model, all_calls=True, dims=dims), measured)
-        _add_others(data, (model, source), _list_models(against), dims)
-        form, content = "html", make_page(data, f"{data['title']} · {data['file'] or 'hieronnx'}")
+    measured = read_measured(source.hierarchy.calls, profile, verify)
+    form, content = "html", cast("str | bytes", "")
     path = None if output is None else Path(output)
-    if path is not None:
-        write_whole(path, content)
+    if model_explorer is not None:
+        form, path = "model-explorer", Path(model_explorer)
+        content, files = _write_explorer(source, measured, path)
+    else:
+        form = asked[0] if asked else "html"
+        if asked:
+            content = _make_picture(source, form, pictures[form] or "", folded=not unfold)
+        else:
+            content = _make_page(model, source, measured, _list_models(against), dims, statistics=statistics)
+        if path is not None:
+            write_whole(path, content)
+        files = () if path is None else (WrittenFile(path, path.stat().st_size),)
     return ViewResult(
         model=opened.name,
         form=form,
         path=path,
         content=content,
-        calls=len(hierarchy.calls),
-        nodes=len(hierarchy.nodes),
-        notes=tuple(note_torch_scopes(opened.name, hierarchy.strategy)),
+        calls=len(source.hierarchy.calls),
+        nodes=len(source.hierarchy.nodes),
+        files=files,
+        notes=tuple(note_torch_scopes(opened.name, source.hierarchy.strategy)),
     )
 
 
-def _find(hierarchy: Hierarchy, target: str) -> int:
-    """Return the number of the call that a target names."""
-    return hierarchy.calls.index(hierarchy.find_call(target))
+def _make_picture(source: Source, form: str, target: str, *, folded: bool) -> str | bytes:
+    call = source.hierarchy.calls.index(source.hierarchy.find_call(target))
+    pictures = make_pictures(source)
+    if form == "mermaid":
+        return make_mermaid(pictures, call, folded=folded)
+    svg = make_svg(pictures, call, folded=folded)
+    return make_png(svg) if form == "png" else svg
+
+
+def _make_page(
+    model: ModelLike,
+    source: Source,
+    measured: Measured,
+    others: Sequence[ModelLike],
+    dims: Mapping[str, int] | None,
+    *,
+    statistics: bool,
+) -> str:
+    """Make the page: the model, what was measured, and what differs from each form of it to the next."""
+    data = collect(make_pictures(source), analyze(source.opened, all_calls=True, dims=dims), measured)
+    if statistics:
+        data["statistics"] = measure_weights(source)
+    _add_others(data, (model, source), others, dims)
+    return make_page(data, f"{data['title']} · {data['file'] or 'hieronnx'}")
+
+
+def _write_explorer(source: Source, measured: Measured, folder: Path) -> tuple[str, tuple[WrittenFile, ...]]:
+    graphs = msgspec.json.encode(make_graphs(source, measured)).decode()
+    name = source.opened.path.stem if source.opened.path is not None else "model"
+    contents = {f"{name}.json": graphs}
+    for kind, data in make_node_data(source, measured).items():
+        contents[f"{name}.{kind}.json"] = msgspec.json.encode(data).decode()
+    with new_files(folder):
+        for file, content in contents.items():
+            write_whole(folder / file, content)
+    return graphs, tuple(WrittenFile(folder / file, (folder / file).stat().st_size) for file in contents)
 
 
 def _list_models(against: ModelLike | Sequence[ModelLike]) -> list[ModelLike]:
@@ -154,11 +194,13 @@ def _add_others(
     dims: Mapping[str, int] | None,
 ) -> None:
     """Add other forms of the model to the page's data, and what differs from each to the next."""
+    from hieronnx.tools.view.differences import find_kinds  # matching takes long to import, and most pages need none
+
     before, known = first, data
     data["others"] = []
     for other in others:
         source = prepare(open_model(other))
-        entry = collect(make_pictures(source), analyze(other, all_calls=True, dims=dims), Measured())
+        entry = collect(make_pictures(source), analyze(source.opened, all_calls=True, dims=dims), Measured())
         lost, new = find_kinds(before, (other, source))
         known.setdefault("kinds", lost)
         entry["kinds"] = new

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hieronnx
 from support.annotated import annotated
-from support.exports import quiet
-from support.whole import assert_equal, run_file
+from support.exports import exported, quiet
+from support.whole import assert_equal, feeds_of, run_file
 from tools.fold.test_fold import is_exact
 
 X = {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)}
@@ -52,6 +54,49 @@ def test_nodes_of_a_folded_file_are_placed_call_by_call(folded: Path, tmp_path: 
     assert_equal(run_file(tmp_path / "placed.onnx", X), expected, expected)
 
 
+def test_calls_of_a_folded_file_cost_what_they_cost_in_the_flat_one(tmp_path: Path) -> None:
+    path = exported("bert", "torchscript").result.path
+    hieronnx.fold(path, output=tmp_path / "folded.onnx")
+    flat, folded = (hieronnx.analyze(file, all_calls=True) for file in (path, tmp_path / "folded.onnx"))
+    assert flat.total == folded.total
+    assert flat.modules == folded.modules
+    assert any("folded" in note for note in folded.notes)
+    flat_view, folded_view = (hieronnx.view(file) for file in (path, tmp_path / "folded.onnx"))
+    assert (flat_view.calls, flat_view.nodes) == (folded_view.calls, folded_view.nodes)
+
+
+def test_what_onnx_runtime_makes_of_a_folded_file_is_what_it_makes_of_the_flat_one(tmp_path: Path) -> None:
+    path = exported("bert", "torchscript").result.path
+    hieronnx.fold(path, output=tmp_path / "folded.onnx")
+    kernels = []
+    for file in (path, tmp_path / "folded.onnx"):
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "made.onnx"), 4
+        ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        kernels.append(Counter((node.domain, node.op_type) for node in onnx.load(tmp_path / "made.onnx").graph.node))
+    assert kernels[0] == kernels[1]
+    assert any(domain == "com.microsoft" for domain, _ in kernels[0])  # it fused something
+
+
+def test_a_file_that_a_tool_made_is_folded_with_the_operators_of_that(tmp_path: Path) -> None:
+    whole, fast = exported("bert", "torchscript"), tmp_path / "fast.onnx"
+    hieronnx.optimize(whole.result.path, output=fast, tool="ort-extended")
+    result = hieronnx.fold(fast, output=tmp_path / "folded.onnx")
+    assert [len(function.calls) for function in result.functions if function.name == "BertLayer"] == [2]
+    folded = onnx.load(tmp_path / "folded.onnx")
+    onnx.checker.check_model(folded)
+    versions = {item.domain: item.version for item in onnx.load(fast).opset_import}
+    for function in folded.functions:
+        used = {node.domain for node in function.node}
+        imports = {item.domain: item.version for item in function.opset_import}
+        assert imports == {domain: versions.get(domain, 1) for domain in used}
+    assert any("com.microsoft" in {item.domain for item in function.opset_import} for function in folded.functions)
+    expected = run_file(fast, feeds_of(whole))
+    assert_equal(run_file(tmp_path / "folded.onnx", feeds_of(whole)), expected, expected)
+    is_exact(tmp_path / "folded.onnx", tmp_path / "flat.onnx", fast)
+
+
 # -- functions of others ------------------------------------------------------------------------------------
 
 VERSIONS = """<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
@@ -80,6 +125,23 @@ def test_a_function_of_another_version_of_operators_stays_one_where_they_differ(
     expected = run_file(tmp_path / "net.onnx", X)
     assert_equal(run_file(tmp_path / "flat.onnx", X), expected, expected)
     assert not any(e.key.startswith("hieronnx_fold") for f in flat.functions for n in f.node for e in n.metadata_props)
+
+
+def test_sparse_initializers_stay(tmp_path: Path) -> None:
+    model = annotated("net (float[2,4] x) => (float[2,4] y) { p = Add(x, s)  y = Add(p, s) }", ["l.0", "l.1"])
+    values = onnx.numpy_helper.from_array(np.array([5], np.float32), "s")
+    sparse = onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([1])), [4])
+    model.graph.sparse_initializer.append(sparse)
+    onnx.save(model, tmp_path / "net.onnx")
+    hieronnx.fold(tmp_path / "net.onnx", output=tmp_path / "folded.onnx")
+    hieronnx.unfold(tmp_path / "folded.onnx", output=tmp_path / "flat.onnx")
+    expected = run_file(tmp_path / "net.onnx", X)
+    for made in ("folded.onnx", "flat.onnx"):
+        assert_equal(run_file(tmp_path / made, X), expected, expected)
+    branch = onnx.helper.make_graph([], "b", [], [], sparse_initializer=[sparse])
+    model.graph.node.append(onnx.helper.make_node("Other", ["x"], ["z"], domain="other", body=branch))
+    with pytest.raises(hieronnx.HieronnxError, match="make them dense first"):
+        hieronnx.unfold(model)
 
 
 # -- sizes --------------------------------------------------------------------------------------------------

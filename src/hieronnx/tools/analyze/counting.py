@@ -25,6 +25,7 @@ from hieronnx.tools.analyze.formulas import Formula, Size, add
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
+from hieronnx.tools.fold.unfolding import unfold_opened
 
 
 @reads_files
@@ -69,7 +70,8 @@ def analyze(
         check_known("category", category, CATEGORIES)
     if evidence is not None:
         check_known("evidence", evidence, CONFIDENCE)
-    opened = model if isinstance(model, OpenedModel) else open_model(model)
+    read = model if isinstance(model, OpenedModel) else open_model(model)
+    opened = unfold_opened(read)
     hierarchy, graph = opened.hierarchy, opened.model
     if module is not None or evidence is not None or tensors:
         hierarchy = require_hierarchy(hierarchy, opened.path, graph)
@@ -105,6 +107,7 @@ def analyze(
             *_note_absence(opened),
             *note_torch_scopes(opened.name, None if hierarchy is None else hierarchy.strategy),
             *problems,
+            *(["the file is folded: the nodes of its functions count in every call"] if opened is not read else []),
             *_note_functions(graph, chosen),
             *_note_fused(nodes),
             *_note_axes(graph, nodes, sizes),

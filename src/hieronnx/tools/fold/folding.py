@@ -27,6 +27,7 @@ from hieronnx.tools.fold.record import RECORD_KEY, encode_record
 from hieronnx.tools.fold.regions import plan_functions
 from hieronnx.tools.fold.result import FoldedFunction, FoldResult, InlineCall, count_nodes
 from hieronnx.tools.fold.scopes import RelativeScopes
+from hieronnx.tools.fold.sparse import copy_sparse
 
 
 @reads_files
@@ -70,6 +71,7 @@ def fold(
     plan = plan_functions(source, wanted, take_in=take_in)
     scopes = RelativeScopes(source.hierarchy.tree)
     folded = build(source, plan, name_functions(source, find_equals(source, plan, scopes)), scopes)
+    copy_sparse(model, opened.name, folded.structure)
     hierarchy, record = describe(folded)
     if folded.functions:
         folded.structure.metadata_props.add(key=RECORD_KEY, value=encode_record(record))

@@ -28,6 +28,7 @@ from hieronnx.tools.fold.expanding import Expanded, Expander, Frame, strip_scope
 from hieronnx.tools.fold.function_names import STRATEGY, read_function_names
 from hieronnx.tools.fold.record import RECORD_KEY, FoldRecord, decode_record
 from hieronnx.tools.fold.result import UnfoldResult, count_nodes
+from hieronnx.tools.fold.sparse import copy_sparse
 from hieronnx.tools.fold.types import UnfoldedTypes
 from hieronnx.tools.fold.versions import find_other_versions
 
@@ -59,6 +60,7 @@ def unfold(model: ModelLike, *, output: str | os.PathLike[str] | None = None) ->
     if not opened.model.functions:
         require_hierarchy(opened.hierarchy, opened.path, opened.model)
     structure = ir.serde.serialize_model(opened.model)
+    copy_sparse(model, opened.name, structure)
     before = count_nodes(structure)
     hierarchy = opened.hierarchy or read_function_names(structure)
     expander, flat, notes = _write_out(structure, hierarchy, record, opened.name)

@@ -18,6 +18,7 @@ from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.view import ModelLike
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.extract.source import Source, prepare
+from hieronnx.tools.fold.unfolding import unfold_opened
 from hieronnx.tools.results import Result, WrittenFile, dump_record
 from hieronnx.tools.view.data import collect, make_pictures
 from hieronnx.tools.view.explorer import make_graphs, make_node_data
@@ -116,7 +117,7 @@ def view(
         raise InputError(f"ask for one form at a time, not for {' and '.join(asked)}")
     if model_explorer is not None and output is not None:
         raise InputError("what Model Explorer shows goes into its folder, not to 'output'; leave one of both out")
-    opened = open_model(model)
+    opened = unfold_opened(open_model(model))
     source = prepare(opened)
     measured = read_measured(source.hierarchy.calls, profile, verify)
     form, content = "html", cast("str | bytes", "")
@@ -199,7 +200,7 @@ def _add_others(
     before, known = first, data
     data["others"] = []
     for other in others:
-        source = prepare(open_model(other))
+        source = prepare(unfold_opened(open_model(other)))
         entry = collect(make_pictures(source), analyze(source.opened, all_calls=True, dims=dims), Measured())
         lost, new = find_kinds(before, (other, source))
         known.setdefault("kinds", lost)

@@ -42,7 +42,7 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 """The options that have names of ours, and the tools that they are for."""
 _TYPES = {f"{sign}int{bits}": f"Q{sign.upper()}Int{bits}" for sign in ("", "u") for bits in (4, 8, 16)}
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-_CLIPPED = (
+_SATURATED = (
     "on this processor ONNX Runtime clips sums of products with int8 weights, which may make the model far worse than "
     "8 bits need; --weight-type uint8 is exact here, as are processors with VNNI"
 )
@@ -92,7 +92,7 @@ def run_quantizer(
             drawn = f"the ranges are those of {random_calibration} random inputs, not of your data"
             yield f"{drawn}; --calibration takes real ones"
         if tool == "dynamic" and _may_clip(options) and clips_products():
-            yield _CLIPPED
+            yield _SATURATED
 
     return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress)
 

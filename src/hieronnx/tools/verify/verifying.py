@@ -43,7 +43,7 @@ _DISTURBED = (
     "looking at inner tensors changed the outputs a little: where nobody looks, the runtime computes in another "
     "precision or order, as it does with half precision on a CPU"
 )
-_CLIPPED = (
+_SATURATED = (
     "on this processor ONNX Runtime clips sums of products with int8 weights, and that counts as noise of the format; "
     "with weights in uint8, or on a processor with VNNI, the errors may be much smaller"
 )
@@ -148,7 +148,7 @@ def _make_notes(model: ir.Model, *, undisturbed: bool) -> Iterator[str]:
     )
     weights = (node.inputs[1] for node in products)
     if any(weight is not None and weight.dtype == ir.DataType.INT8 for weight in weights) and clips_products():
-        yield _CLIPPED
+        yield _SATURATED
 
 
 def _refuse_random(hierarchy: Hierarchy, name: str) -> None:

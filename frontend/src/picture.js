@@ -181,9 +181,14 @@ export class Picture {
     const all = scene.e.length <= FEW;
     const plain = view.scale < 0.25; // too small to be read
     const words = /** @type {Map<string, string>} */ (new Map());
-    const edges = scene.r.filter((r) => all || this.nearRoute(r[3], box)).map((r) => this.makeEdge(r, plain));
+    const inSight = scene.e.map((e) => all || this.near(e[2], e[3], e[4], e[5], box));
+    const routes = scene.r.filter((r) => all || this.nearRoute(r[3], box));
+    const edges = routes.filter(([start, end]) => inSight[start] && inSight[end]).map((r) => this.makeEdge(r, plain));
+    // Edges that leave the sight are one path: there may be thousands, and none of them is clicked where it leads away.
+    const away = routes.filter(([start, end]) => !(inSight[start] && inSight[end])).map((r) => trace(r[3], plain)).join("");
+    if (away) edges.unshift(s("g", { class: "edge far" }, s("path", { d: away })));
     const elements = scene.e.flatMap((e, position) => {
-      if (!all && !this.near(e[2], e[3], e[4], e[5], box)) return [];
+      if (!inSight[position]) return [];
       return [this.makeElement(e, position, words, plain)];
     });
     const labels = plain ? [] : this.makeLabels(all ? null : box);
@@ -207,11 +212,7 @@ export class Picture {
 
   /** @param {any[]} edge @param {boolean} plain */
   makeEdge([start, end, tensors, points], plain) {
-    let d = `M${points[0]} ${points[1]}`;
-    for (let i = 2; i < points.length; i += 2) {
-      const middle = (points[i - 1] + points[i + 1]) / 2;
-      d += plain ? `L${points[i]} ${points[i + 1]}` : `C${points[i - 2]} ${middle} ${points[i]} ${middle} ${points[i]} ${points[i + 1]}`;
-    }
+    const d = trace(points, plain);
     const ends = [this.scene.e[start], this.scene.e[end]];
     const lit = this.chosen !== null && ends.some((e) => this.isChosen(e));
     const title = tensors.map((/** @type {number} */ t) => this.describe(t)).join("\n");
@@ -316,4 +317,14 @@ export class Picture {
     if (!this.unfolded.delete(this.call)) this.unfolded.add(this.call);
     this.fit(READABLE);
   }
+}
+
+/** The line through points, as a path's data. @param {number[]} points @param {boolean} plain */
+function trace(points, plain) {
+  let d = `M${points[0]} ${points[1]}`;
+  for (let i = 2; i < points.length; i += 2) {
+    const middle = (points[i - 1] + points[i + 1]) / 2;
+    d += plain ? `L${points[i]} ${points[i + 1]}` : `C${points[i - 2]} ${middle} ${points[i]} ${middle} ${points[i]} ${points[i + 1]}`;
+  }
+  return d;
 }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import hieronnx
 from support.annotated import annotated
-from support.exports import exported, quiet
+from support.exports import export_ours, exported, quiet
 from support.whole import assert_equal, feeds_of, run_file
 from tools.fold.test_fold import is_exact
 
@@ -42,6 +42,19 @@ def test_nodes_of_a_folded_file_are_selected_as_that_file_has_them(folded: Path)
     assert selected.nodes
     assert {(node.graph.rpartition(":")[2] or "net", node.output) for node in selected.nodes} <= names
     assert {node.output for node in selected.shared} == {"p", "q"}  # the other layer has them, too
+
+
+@pytest.mark.parametrize("optimization", ["none", "extended"])
+def test_every_kernel_of_a_folded_file_is_that_of_a_call(optimization: str, tmp_path: Path) -> None:
+    flat = export_ours("bert", "torchscript")
+    hieronnx.fold(flat, output=tmp_path / "folded.onnx")
+    settings = {"runs": 2, "warmup": 0, "roofline": False, "optimization": optimization}
+    owned = [
+        Counter((kernel.op_type, kernel.origins) for kernel in hieronnx.profile(path, **settings).kernels)
+        for path in (flat, tmp_path / "folded.onnx")
+    ]
+    assert owned[0] == owned[1]
+    assert len(owned[0]) > 20
 
 
 def test_nodes_of_a_folded_file_are_placed_call_by_call(folded: Path, tmp_path: Path) -> None:

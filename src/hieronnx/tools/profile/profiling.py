@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ from hieronnx.files.torch_scopes import note_torch_scopes
 from hieronnx.graph.view import ModelLike
 from hieronnx.runtime.profiles import LEVELS, read_trace
 from hieronnx.tools.carry.pair import open_pair
+from hieronnx.tools.fold.unfolding import open_flat
 from hieronnx.tools.profile.assembling import Assembled, assemble
 from hieronnx.tools.profile.comparing import compare_profiles, is_saved, read_saved, summarize_calls
 from hieronnx.tools.profile.isolating import time_alone
@@ -87,27 +89,27 @@ def profile(
     report = progress or (lambda _stage: None)
     settings = Settings(inputs, dims or {}, runs, warmup, optimization, providers, threads)
     settings.check()
-    opened = _open(model)
     if trace_from is not None:
-        return _read_from_elsewhere(opened, Path(trace_from), optimized)
+        return _read_from_elsewhere(_require(open_model(model)), Path(trace_from), optimized)
     if optimized is not None:
         raise InputError("'optimized' says which graph a trace is of; give trace_from, too")
     require("onnxruntime", "runtime")
     check_known("level of optimization", optimization, LEVELS)
-    machine = measure_machine(threads) if roofline else None
-    if against is None and against_optimization is None:
-        (measured,) = measure([opened], settings, report=report)
-        result = _make_result(opened, settings, measured, machine)
-    else:
-        measured, result = _profile_against(opened, settings, machine, against, against_optimization, report)
-    if in_isolation is not None:
-        report("timing parts alone")
-        result = replace(result, isolated=time_alone(opened, result, in_isolation, settings, measured.feeds))
+    with open_flat(model) as opened:  # ONNX Runtime would give what it writes out names of its own
+        _require(opened)
+        machine = measure_machine(threads) if roofline else None
+        if against is None and against_optimization is None:
+            (measured,) = measure([opened], settings, report=report)
+            result = _make_result(opened, settings, measured, machine)
+        else:
+            measured, result = _profile_against(opened, settings, machine, against, against_optimization, report)
+        if in_isolation is not None:
+            report("timing parts alone")
+            result = replace(result, isolated=time_alone(opened, result, in_isolation, settings, measured.feeds))
     return result
 
 
-def _open(model: ModelLike) -> OpenedModel:
-    opened = open_model(model)
+def _require(opened: OpenedModel) -> OpenedModel:
     require_hierarchy(opened.hierarchy, opened.path, opened.model)
     return opened
 
@@ -195,11 +197,12 @@ def _profile_against(
         result = _make_result(opened, settings, measured, machine)
         compared = compare_profiles(saved, summarize_calls(result), interleaved=False)
         return measured, replace(result, comparison=compared)
-    other = opened if against is None else _open(against)
     levels = (level or settings.optimization, settings.optimization)
-    named = f"{other.name} at level '{levels[0]}'" if levels[0] != levels[1] else other.name
-    both = measure_again([other, opened], settings, levels=levels, report=report)
-    before = _make_result(other, replace(settings, optimization=levels[0]), both[0], machine)
+    with nullcontext(opened) if against is None else open_flat(against) as other:
+        _require(other)
+        named = f"{other.name} at level '{levels[0]}'" if levels[0] != levels[1] else other.name
+        both = measure_again([other, opened], settings, levels=levels, report=report)
+        before = _make_result(other, replace(settings, optimization=levels[0]), both[0], machine)
     result = _make_result(opened, settings, both[1], machine)
     earlier = replace(summarize_calls(before), name=named)
     compared = compare_profiles(earlier, summarize_calls(result), interleaved=True)

@@ -154,7 +154,7 @@ def test_the_commands(stack: tuple[Path, int], tmp_path: Path) -> None:
     path, sensitive = stack
     ranked = run("sensitivity", path, "--top", 3)
     assert ranked.exit_code == 0, ranked.output
-    assert f"blocks.{sensitive}.down" in ranked.output.splitlines()[1]
+    assert f"blocks.{sensitive}.down" in ranked.stdout.splitlines()[1]
     printed = json.loads(run("sensitivity", path, "--json").stdout)
     assert printed["modules"][0]["module"] == f"blocks.{sensitive}.down"
     made = run("quantize", path, "-o", tmp_path / "int8.onnx", "--with", "dynamic", "--target", "snr>=1")

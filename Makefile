@@ -9,7 +9,7 @@ TORCH ?= 2.15.0
 TORCH_VENV = .venv-torch-$(TORCH)
 # The page of 'hieronnx view' is tested in Chromium.
 HAS_BROWSER := command -v chromium > /dev/null && command -v chromedriver > /dev/null
-GET_BROWSER := apt-get install -y --no-install-recommends chromium chromium-driver
+GET_BROWSER := apt-get -o Acquire::Retries=3 install -y --no-install-recommends chromium chromium-driver
 ROOT := $(if $(filter 0,$(shell id -u)),,sudo -n)
 CAPTURE_TESTS := tests/capture tests/test_zoo.py tests/tools/test_export.py tests/tools/test_failures.py
 
@@ -63,7 +63,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 browser:
-	@$(HAS_BROWSER) || { $(ROOT) apt-get update -qq && $(ROOT) env DEBIAN_FRONTEND=noninteractive $(GET_BROWSER); }
+	@$(HAS_BROWSER) || { $(ROOT) apt-get -o Acquire::Retries=3 update -qq && $(ROOT) env DEBIAN_FRONTEND=noninteractive $(GET_BROWSER); }
 
 page:
 	cd frontend && npm ci --no-audit --no-fund && npm run check && npm run build

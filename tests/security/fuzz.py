@@ -42,6 +42,7 @@ from hieronnx.files.opening import sidecar_path
 from hieronnx.graph.building import view_model
 from support import layered
 from support.annotated import annotated
+from support.forking import fork
 from support.onnxdata import BODIES, FUNCTIONS, SHIPPED
 
 CPU_SECONDS, MEMORY = 10, 2 << 30
@@ -314,7 +315,7 @@ def run_readers(path: Path, original: Path, memory: int) -> Iterator[tuple[str, 
     left = list(readers(path, original).items())
     while left:
         receiving, sending = os.pipe()
-        child = os.fork()
+        child = fork()
         if child == 0:
             os.close(receiving)
             _run_limited(left, path.parent / "out", memory, sending)

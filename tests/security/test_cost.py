@@ -17,6 +17,7 @@ from onnx import helper, parser
 import hieronnx
 from hieronnx.errors import HieronnxError
 from hieronnx.files.wire import GRAPH_NODE, MODEL_GRAPH, NODE_ATTRIBUTE, frame
+from support.forking import fork
 
 
 def field(number: int, content: bytes) -> bytes:
@@ -121,7 +122,7 @@ GREEDY = {
 def run_limited(action: Callable[[], Any]) -> str:
     """Run something in a child that may not take more memory and time than a limit; return how it ended."""
     receiving, sending = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         told = "a crash"
         try:

@@ -13,12 +13,13 @@ import torch
 
 import hieronnx
 from hieronnx.cli import cli
+from support.forking import fork
 
 
 def start_export(folder: Path, exporter: str) -> int:
     """Export the demo in a child that has everything imported; return its id once it has begun."""
     receiving, sending = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored, for what is in the back
         torch.set_num_threads(1)  # the threads that torch had did not come along

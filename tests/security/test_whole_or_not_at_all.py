@@ -27,6 +27,7 @@ from hieronnx.files.staging import swap_folders
 from hieronnx.files.writing import write
 from support.annotated import annotated
 from support.exports import quiet
+from support.forking import fork
 
 NET = """<ir_version: 10, opset_import: ["" : 21]>
     net (float[2,300] x) => (float[2,4] y) { h = MatMul(x, w)  y = Add(h, b) }"""
@@ -110,7 +111,7 @@ def contents(path: Path) -> bytes:
 
 def die_at(moment: int, action: Callable[[], Any]) -> bool:
     """Run something in a child that is killed before its nth change of names; say whether it was."""
-    child = os.fork()
+    child = fork()
     if child == 0:
         torch.set_num_threads(1)  # the threads that torch had did not come along
         left = moment
@@ -230,7 +231,7 @@ def test_of_two_writers_one_wins_and_nothing_is_mixed(rounds: int, tmp_path: Pat
 
 
 def _fork(source: Path, hierarchy: Any, output: Path) -> int:
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             write(source, hierarchy, output)

@@ -7,20 +7,13 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import show
-from hieronnx.cli.options import json_option, path_argument
+from hieronnx.cli.options import json_option, output_option, path_argument
 
 
 @click.command("fold", short_help="Make modules functions, one for all that compute the same.")
 @path_argument("model")
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The ONNX file to write.",
-)
+@output_option
 @click.option(
     "--depth", type=click.IntRange(min=1), metavar="N", help="Only calls so deep; 1: what the model itself calls."
 )

@@ -64,15 +64,16 @@ verify_option = click.option(
     "--verify", "verified", is_flag=True, help="Verify what was written, module by module; exit code 1 if one is wrong."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+output_option = click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The ONNX file to write.",
+)
 writing_options = _combine(
-    click.option(
-        "-o",
-        "--output",
-        required=True,
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="The ONNX file to write.",
-    ),
+    output_option,
     click.option("--no-embed", "embed", is_flag=True, callback=_negate, help="Write no hierarchy into the ONNX file."),
     click.option("--no-sidecar", "sidecar", is_flag=True, callback=_negate, help="Write no _hierarchy.json beside it."),
     json_option,

@@ -7,21 +7,14 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_notes, show
-from hieronnx.cli.options import json_option, path_argument
+from hieronnx.cli.options import json_option, output_option, path_argument
 
 
 @click.command("replace", short_help="Put a part in the place of a module call.")
 @path_argument("model")
 @click.argument("target")
 @path_argument("part")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The ONNX file to write.",
-)
+@output_option
 @json_option
 def replace_command(model: Path, target: str, part: Path, output: Path, as_json: bool) -> None:
     """Put PART in the place of the module call TARGET of MODEL: what 'extract' gave, optimized, quantized or corrected.

@@ -7,19 +7,12 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_notes, show
-from hieronnx.cli.options import json_option, path_argument
+from hieronnx.cli.options import json_option, output_option, path_argument
 
 
 @click.command("unfold", short_help="Write functions out, with all names and scopes as they were.")
 @path_argument("model")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The ONNX file to write.",
-)
+@output_option
 @json_option
 def unfold_command(model: Path, output: Path, as_json: bool) -> None:
     """Write out the functions of MODEL. Of what 'hieronnx fold' made, it gives the same file back.

@@ -179,6 +179,14 @@ class View:
         return nodes
 
     @cached_property
+    def constants_in(self) -> list[list[int]]:
+        """For each graph its initializers."""
+        tensors: list[list[int]] = [[] for _ in self.graphs]
+        for tensor in self.constants:
+            tensors[self.tensor_graphs[tensor]].append(tensor)
+        return tensors
+
+    @cached_property
     def file_order(self) -> list[int]:
         """The nodes in the order of the file: the bodies of a node right after it, functions last."""
         outer = [number for number, graph in enumerate(self.graphs) if graph.owner is None]

@@ -118,16 +118,31 @@ def measure(
 
 
 def measure_again(
-    models: Sequence[OpenedModel], settings: Settings, *, levels: Sequence[str] = (), report: Callable[[str], None]
+    models: Sequence[OpenedModel],
+    settings: Settings,
+    *,
+    levels: Sequence[str] = (),
+    earlier: Sequence[Measured] = (),
+    report: Callable[[str], None],
 ) -> list[Measured]:
     """Measure models in several sessions each: where memory lies makes sessions of one model differ.
+
+    What is loaded first finds other memory than what is loaded next: the models take turns in that, too.
+
+    Args:
+        models: The models.
+        settings: How.
+        levels: The level of optimization of each; none: that of the settings.
+        earlier: What was measured of them before, to be joined with what is measured now.
+        report: Called with the name of each stage as it begins.
 
     Raises:
         HieronnxError: If ONNX Runtime cannot load or run one of them, or inputs do not fit.
     """
-    measured: list[Measured] = []
-    for _ in range(_SESSIONS):
-        latest = measure(models, settings, levels=levels, report=report)
+    measured = list(earlier)
+    for number in range(_SESSIONS):
+        turn = 1 if number % 2 else -1
+        latest = measure(models[::turn], settings, levels=levels[::turn], report=report)[::turn]
         measured = [_join(a, b) for a, b in zip(measured, latest, strict=True)] if measured else latest
     return measured
 

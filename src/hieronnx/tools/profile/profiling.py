@@ -30,6 +30,8 @@ Optimization: TypeAlias = Literal["none", "basic", "extended", "layout", "all"]
 
 _OVERSTATED = 0.8
 """Where a run takes less than this part of what its kernels add up to, the profiler counts for too much."""
+_ROUNDS = 2
+"""Where calls seem to have changed, all is measured once more, and only what still seems so is a change."""
 _WARM = 2
 """With more runs than this, the first one of a trace can be left out."""
 
@@ -201,11 +203,15 @@ def _profile_against(
     with nullcontext(opened) if against is None else open_flat(against) as other:
         _require(other)
         named = f"{other.name} at level '{levels[0]}'" if levels[0] != levels[1] else other.name
-        both = measure_again([other, opened], settings, levels=levels, report=report)
-        before = _make_result(other, replace(settings, optimization=levels[0]), both[0], machine)
-    result = _make_result(opened, settings, both[1], machine)
-    earlier = replace(summarize_calls(before), name=named)
-    compared = compare_profiles(earlier, summarize_calls(result), interleaved=True)
+        both: list[Measured] = []
+        for _ in range(_ROUNDS):
+            both = measure_again([other, opened], settings, levels=levels, earlier=both, report=report)
+            before = _make_result(other, replace(settings, optimization=levels[0]), both[0], machine)
+            result = _make_result(opened, settings, both[1], machine)
+            earlier = replace(summarize_calls(before), name=named)
+            compared = compare_profiles(earlier, summarize_calls(result), interleaved=True)
+            if not any(change.percent is not None for change in compared.changed):
+                break
     return both[1], replace(result, comparison=compared)
 
 

@@ -19,6 +19,7 @@ TIMED: Mapping[str, str] = {
     "carry": "Time carrying a hierarchy through other tools.",
     "tools": "Time the commands that read a file.",
     "extract": "Time extraction beside its peers.",
+    "split": "Time splitting into stages beside its peers.",
     "annotate": "Time annotating a file by value.",
     "verify": "Time comparing every module call of a file with PyTorch.",
     "view": "Time making a page, and using it in a browser.",

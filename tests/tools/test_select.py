@@ -70,7 +70,7 @@ def test_each_form_is_what_its_tool_takes() -> None:
     assert list(encodings["activation_encodings"]) == [node.output for node in selection.nodes]
     weights = {tensor.name for tensor in onnx.load(path).graph.initializer}
     assert encodings["param_encodings"].keys() == weights.intersection(selection.weights) != set()
-    assert {"version": "0.6.1", **encodings} == selection.for_tool("aimet")
+    assert selection.for_tool("aimet") == [*encodings["activation_encodings"], *encodings["param_encodings"]]
     words = selection.render_for("polygraphy").split()
     assert words[1:-2] == [f"{name}:float32" for name in selection.names]
     for form in FORMS:

@@ -206,7 +206,7 @@ FORMS: Mapping[str, Callable[[Selection], Any]] = {
     "ort": _for_ort,
     "modelopt": _for_regexes,
     "nncf": _for_nncf,
-    "aimet": lambda selection: {"version": "0.6.1", **_for_encodings(selection)},
+    "aimet": lambda selection: [*selection.tensors, *selection.weights],
     "qnn": _for_encodings,
     "polygraphy": _for_polygraphy,
     "olive": _for_ort,

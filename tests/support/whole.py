@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from support.exports import Exported
@@ -17,11 +19,14 @@ from support.valuecheck import match_inputs, named_arrays
 
 def feeds_of(exported: Exported) -> dict[str, np.ndarray]:
     """Return the inputs that a zoo model was exported with, by their names in the file."""
-    case, model = exported.case, exported.model
+    return feed(exported.result.path, exported.model, exported.case.args(), exported.case.kwargs())
+
+
+def feed(path: Path, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Return inputs of a model by their names in its file."""
     with torch.no_grad():
-        expected = tuple(torch.as_tensor(t) for t in tree_leaves(model(*case.args(), **case.kwargs())))
-    proto = onnx.load(exported.result.path, load_external_data=False)
-    return match_inputs(proto, named_arrays(model, case.args(), case.kwargs()), expected)
+        expected = tuple(torch.as_tensor(t) for t in tree_leaves(model(*args, **kwargs)))
+    return match_inputs(onnx.load(path, load_external_data=False), named_arrays(model, args, kwargs), expected)
 
 
 def run_file(

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
-from inspect import signature
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 import numpy as np
-import pytest
-import torch
-from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
-import hieronnx
 from hieronnx.tools.extract.find import explain_no_nodes
-from support.exports import exported, quiet, shared_folder
+from support.dynamic import DYNAMIC_EXPORTS, export_dynamic
+from support.exports import exported, shared_folder
 from support.extracted import PartCheck, Verdicts
+from support.marks import over
 from support.zoo import CASES
 
 EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]
-
-
-def over(pairs: Sequence[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Run over these exports."""
-    return pytest.mark.parametrize(("name", "exporter"), pairs, ids=["-".join(pair) for pair in pairs])
 
 
 every_export = over(EXPORTS)
@@ -181,13 +171,6 @@ def test_a_call_without_nodes_is_told_truly(name: str, exporter: str) -> None:
 
 # -- dynamic sizes ----------------------------------------------------------------------------------------
 
-TEXT_MODELS = """
-    bert roberta distilbert albert electra deberta modernbert mpnet fnet gpt2 llama qwen mistral llama_with_past
-    mixtral mamba t5 bart
-"""
-DYNAMIC_EXPORTS = [pair for pair in EXPORTS if pair[0] in TEXT_MODELS.split()]
-# The scan over the positions is unrolled at export, as often as the example has positions: it has dynamic rows alone.
-LENGTH_FIXED = {"mamba"}
 # One reads but the sizes of a slice that it receives and that the file has not. In the others one node unsqueezes
 # positions both for a call and in it.
 UNRECEIVED_AT_OTHER_SIZES = {
@@ -202,54 +185,10 @@ UNKNOWN_AT_OTHER_SIZES = {
 }
 
 
-def named_inputs(name: str, model: nn.Module) -> dict[str, Any]:
-    """Return the example inputs by the names that the forward itself has for them."""
-    case, taken = CASES[name], list(signature(model.forward).parameters)
-    inputs = dict(zip(taken, case.args(), strict=False)) | case.kwargs()
-    return {key: value for key, value in inputs.items() if key in taken}
-
-
-def name_axes(name: str, tensor: torch.Tensor) -> dict[int, str]:
-    """Return the axes that may change: rows, and positions; equal lengths have one name."""
-    if tensor.dim() == 2 and name not in LENGTH_FIXED:
-        return {0: "batch", 1: f"length_{tensor.shape[1]}"}
-    return {0: "batch"} if tensor.dim() > 1 else {}
-
-
-def dynamic_options(name: str, exporter: str, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return what tells an exporter of these axes."""
-    axes = {
-        key: [name_axes(name, leaf) for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-        for key, value in inputs.items()
-    }
-    if exporter == "dynamo":
-        hints = {key: [dict.fromkeys(leaf, torch.export.Dim.DYNAMIC) for leaf in found] for key, found in axes.items()}
-        shapes = {key: hints[key][0] if isinstance(inputs[key], torch.Tensor) else hints[key] or None for key in hints}
-        return {"dynamic_shapes": shapes}
-    named = {
-        key if len(found) == 1 else f"{key}_{number}": leaf
-        for key, found in axes.items()
-        for number, leaf in enumerate(found)
-    }
-    return {"dynamic_axes": named, "input_names": list(named)}
-
-
-def widen(name: str, leaf: Any) -> Any:
-    """Return a tensor with one more of all that may change; anything else as it is."""
-    if isinstance(leaf, torch.Tensor):
-        for axis in name_axes(name, leaf):
-            leaf = torch.cat([leaf, leaf.narrow(axis, 0, 1)], axis)
-    return leaf
-
-
-@over(DYNAMIC_EXPORTS)
+@over(DYNAMIC_EXPORTS, quick=["bert", "t5", "llama_with_past"])
 def test_parts_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_path: Path) -> None:
-    path, model = tmp_path / "model.onnx", CASES[name].build()
-    inputs = named_inputs(name, model)
-    with quiet():
-        options = dynamic_options(name, exporter, inputs)
-        hieronnx.export(model, (), path, inputs, exporter=exporter, **options)
-    checked = PartCheck(path, model, (), {key: tree_map(lambda leaf: widen(name, leaf), inputs[key]) for key in inputs})
+    model, inputs = export_dynamic(name, exporter, tmp_path / "model.onnx")
+    checked = PartCheck(tmp_path / "model.onnx", model, (), inputs)
     verdicts = checked.check_all()
     assert not verdicts.wrong
     assert checked.find_misfits() == []

@@ -99,6 +99,28 @@ def test_the_error_of_a_quantized_block_is_that_of_the_block(tmp_path: Path) -> 
     assert hieronnx.compare(whole.result.path, tmp_path / "o.onnx").same is False
 
 
+@pytest.mark.parametrize("form", ["ort-extended", "int8"])
+@pytest.mark.parametrize("call", ["encoder.layer.0", "pooler"])
+def test_the_error_that_a_block_brings_is_what_verify_says(call: str, form: str, tmp_path: Path) -> None:
+    whole = exported("bert", "torchscript")
+    part = hieronnx.extract(whole.result.path, call, output=tmp_path / "part.onnx")
+    if form == "int8":
+        hieronnx.quantize(tmp_path / "part.onnx", output=tmp_path / "other.onnx", tool="dynamic")
+    else:
+        hieronnx.optimize(tmp_path / "part.onnx", output=tmp_path / "other.onnx", tool=form)
+    hieronnx.replace(whole.result.path, call, tmp_path / "other.onnx", output=tmp_path / "o.onnx")
+    feeds = feeds_of(whole)
+    seen = {**feeds, **run_file(whole.result.path, feeds, part.input_names)}
+    alone, expected = (run_file(tmp_path / name, seen) for name in ("other.onnx", "part.onnx"))
+    result = hieronnx.verify(tmp_path / "o.onnx", whole.result.path, inputs=feeds)
+    found = {str(item.id): item for item in result.calls}
+    error = max(float(np.abs(alone[name] - expected[name]).max()) for name in part.output_names)
+    assert found[call].introduced.max_abs == pytest.approx(error, rel=1e-6, abs=1e-9)
+    apart = [item for item in result.calls if not item.module.startswith(call) and not call.startswith(item.module)]
+    assert [str(item.id) for item in apart if item.introduced.max_abs > 1e-5] == []
+    assert all(culprit.module.startswith(call) for culprit in result.culprits)
+
+
 def test_several_calls_keep_their_own_weights(tmp_path: Path) -> None:
     whole = exported("bert", "dynamo")
     path = whole.result.path

@@ -18,8 +18,10 @@ from hieronnx import HieronnxError, InputError
 from hieronnx.files.pipeline import PipelineDocument
 from support.annotated import annotated
 from support.cli import run
+from support.dynamic import DYNAMIC_EXPORTS, export_dynamic
 from support.exports import exported
-from support.whole import assert_equal, feeds_of, run_file
+from support.marks import over
+from support.whole import assert_equal, feed, feeds_of, run_file
 from support.zoo import CASES
 
 SCHEMA = msgspec.json.schema(PipelineDocument)
@@ -128,6 +130,16 @@ def test_a_stage_is_a_model_with_its_own_hierarchy(tmp_path: Path) -> None:
         assert hieronnx.compare(stage.path, stage.path).same
     part = hieronnx.extract(result.stages[1].path, "encoder.layer.1.output")
     assert hieronnx.compare(part.model, hieronnx.extract(path, "encoder.layer.1.output").model, values=True).same
+
+
+@over(DYNAMIC_EXPORTS, quick=["gpt2"])
+def test_stages_run_at_other_sizes_than_at_export(name: str, exporter: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    model, inputs = export_dynamic(name, exporter, path)
+    feeds = feed(path, model, (), inputs)
+    calls = top_calls(hieronnx.load(path))[1::2]
+    assert calls
+    assert split_anyhow(path, tmp_path / "at", feeds, at=calls) == len(calls) + 1
 
 
 def test_dynamic_axes_stay_dynamic(tmp_path: Path) -> None:

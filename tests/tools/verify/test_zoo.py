@@ -138,9 +138,7 @@ def check_faults(name: str, exporter: str, kind: str, folder: Path, faults: int)
 
 
 @pytest.mark.parametrize("kind", ["plain", "dynamic"])
-@pytest.mark.parametrize(
-    ("name", "exporter"), [("bert", "torchscript"), ("gpt2", "torchscript"), ("t5", "torchscript")]
-)
+@pytest.mark.parametrize(("name", "exporter"), [("bert", "torchscript"), ("gpt2", "torchscript")])
 def test_whoever_is_altered_is_blamed(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
     seen, missed = check_faults(name, exporter, kind, tmp_path, 4)
     assert seen
@@ -148,17 +146,11 @@ def test_whoever_is_altered_is_blamed(name: str, exporter: str, kind: str, tmp_p
 
 
 @pytest.mark.long
-def test_whoever_is_altered_is_blamed_on_the_zoo(tmp_path: Path) -> None:
-    seen, missed = 0, []
-    for name, exporter in ALL:
-        for kind in FORMATS:
-            folder = tmp_path / f"{name}-{exporter}-{kind}"
-            folder.mkdir()
-            found, wrong = check_faults(name, exporter, kind, folder, 3)
-            seen += found
-            missed += wrong
-    assert seen > 1000
-    assert len(missed) <= 0.01 * seen, missed
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize(("name", "exporter"), ALL)
+def test_whoever_is_altered_is_blamed_on_the_zoo(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
+    _seen, missed = check_faults(name, exporter, kind, tmp_path, 3)
+    assert not missed
 
 
 # --- an introduced error is that of the part ---

@@ -38,9 +38,10 @@ def nest(depth: int) -> bytes:
 def test_a_megabyte_of_ones_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "ones.onnx"
     path.write_bytes(b"\xff" * (1 << 20))
-    started = time.process_time()
-    with pytest.raises(hieronnx.HieronnxError, match="a number of more than 10 bytes"):
-        hieronnx.analyze(path)
+    for _ in range(2):  # the first one imports what is needed
+        started = time.process_time()
+        with pytest.raises(hieronnx.HieronnxError, match="a number of more than 10 bytes"):
+            hieronnx.analyze(path)
     assert time.process_time() - started < 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +149,11 @@ def test_whoever_is_altered_is_blamed(name: str, exporter: str, kind: str, tmp_p
 @pytest.mark.long
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(("name", "exporter"), ALL)
-def test_whoever_is_altered_is_blamed_on_the_zoo(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
-    _seen, missed = check_faults(name, exporter, kind, tmp_path, 3)
+def test_whoever_is_altered_is_blamed_on_the_zoo(
+    name: str, exporter: str, kind: str, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seen, missed = check_faults(name, exporter, kind, tmp_path, 3)
+    record_property("seen", seen)
     assert not missed
 
 

@@ -129,7 +129,7 @@ def test_polygraphy_asks_tensorrt_for_the_selected_layers(environments: Path, tm
     python = make_environment(environments, "polygraphy")
     path = exported("bert", "dynamo").result.path
     selection = hieronnx.select(path, "encoder.layer.0", op="MatMul")
-    command = [python, "-m", "polygraphy", "run", path, "--trt", *selection.for_tool("polygraphy")]
+    command = [python.parent / "polygraphy", "run", path, "--trt", *selection.for_tool("polygraphy")]
     command += ["--gen-script", tmp_path / "script.py"]
     subprocess.run(command, check=True, capture_output=True)
     calls = [node for node in ast.walk(ast.parse((tmp_path / "script.py").read_text())) if isinstance(node, ast.Call)]

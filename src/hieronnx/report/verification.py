@@ -128,7 +128,7 @@ def _describe_culprit(culprit: Culprit) -> Iterator[str]:
     yield f"introduced {_spell(error)}"
     yield f"accumulated {_spell(culprit.accumulated)}"
     excess = (
-        "no rounding explains it" if culprit.excess > 1e6 else f"{culprit.excess:,.1f} times what rounding explains"
+        "no rounding explains it" if culprit.excess > 1e6 else f"{culprit.excess:,.1f} times what rounding may make"
     )
     yield f"{excess}; look at '{clean_line(error.tensor)}', sample {error.sample}"
     operators = [f"{name} × {number}" if number > 1 else name for name, number in culprit.operators.items()]

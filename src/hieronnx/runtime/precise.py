@@ -12,6 +12,7 @@ moves them show what it does::
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
@@ -61,12 +62,15 @@ def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
 
 
 class _Moving:
-    """Rewrites nodes to read moved weights; what moves them is in `steps`."""
+    """Rewrites nodes to read moved weights; what moves them is in `steps`.
+
+    A single number in single precision is what somebody wrote down, and may be an exponent: it stays.
+    """
 
     def __init__(self, model: onnx.ModelProto, singles: bool) -> None:
         graph = model.graph
         types = {TensorProto.FLOAT} if singles else set()
-        rounded = {t.name: t.data_type for t in graph.initializer if t.data_type in types}
+        rounded = {t.name: t.data_type for t in graph.initializer if t.data_type in types and prod(t.dims) > 1}
         rounded |= {v.name: v.type.tensor_type.elem_type for v in graph.input if v.type.tensor_type.elem_type in types}
         self.steps: list[onnx.NodeProto] = []
         self._moved: dict[str, str] = {}
@@ -87,8 +91,9 @@ class _Moving:
             yield kept
 
     def _scale(self, name: str, part: float) -> str:
+        # Towards zero, for masks have the largest number that there is, and must not become infinite.
         random, moved = self._name(), self._name()
-        self.steps.append(_draw(name, random, 1 - part, 1 + part, self._count))
+        self.steps.append(_draw(name, random, 1 - 2 * part, 1.0, self._count))
         self.steps.append(helper.make_node("Mul", [name, random], [moved]))
         return moved
 

@@ -91,6 +91,27 @@ def test_nobody_is_blamed_for_any_right_file(name: str, exporter: str, kind: str
     check_right(name, exporter, kind, tmp_path)
 
 
+def check_right_against_file(name: str, exporter: str, kind: str, folder: Path) -> None:
+    case, feeds = exported(name, exporter), feeds_of(name, exporter)
+    path = transform(case.result.path, kind, folder / "made.onnx", feeds)
+    if path is not None:
+        result = hieronnx.verify(path, case.result.path, inputs=feeds)
+        assert result.passed, [(str(c.id), c.introduced, c.noise, c.excess) for c in result.culprits]
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "ort-extended"])
+@pytest.mark.parametrize(("name", "exporter"), [("llama", "dynamo"), ("bert", "torchscript")])
+def test_nobody_is_blamed_beside_the_float_file(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
+    check_right_against_file(name, exporter, kind, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", FORMATS[1:])
+@pytest.mark.parametrize(("name", "exporter"), ALL)
+def test_nobody_is_blamed_beside_any_float_file(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
+    check_right_against_file(name, exporter, kind, tmp_path)
+
+
 @pytest.mark.long
 def test_most_live_calls_of_the_zoo_are_compared() -> None:
     live = compared = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -212,11 +213,16 @@ class Observation:
 
 
 def _add_noise(actual: Array, precise: Array, dithered: Array) -> Noise:
-    """Return what rounding does on the way and what rounded weights do, together."""
+    """Return what rounding does on the way and what rounded weights do, together.
+
+    Where one of them leaves nothing that is finite, it cannot be told.
+    """
+    if not precise.size:
+        return 0.0, 0.0
     wide = precise.astype(np.float64)
     parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, dithered)]
-    finite = np.logical_and.reduce([np.isfinite(part) for part in parts])
-    squares = sum(np.square(part[finite]) for part in parts)
-    if not np.any(finite):
-        return 0.0, 0.0
-    return float(np.sqrt(np.mean(squares))), float(np.sqrt(np.max(squares)))
+    found = [part[np.isfinite(part)] for part in parts]
+    if not all(part.size for part in found):
+        return UNKNOWN
+    mean = math.hypot(*(float(np.sqrt(np.mean(np.square(part)))) for part in found))
+    return mean, math.hypot(*(float(part.max()) for part in found))

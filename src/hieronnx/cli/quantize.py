@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hieronnx.cli.carry import finish_tool
-from hieronnx.cli.options import path_argument, quantizer_options, verify_option, writing_options
+from hieronnx.cli.options import depth_option, path_argument, quantizer_options, verify_option, writing_options
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types", "operators", "symmetric"}
 _OF_QUANTIZERS |= {"weight_type", "activation_type", "calibration_method"}
@@ -50,6 +50,7 @@ _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
     help="For --target: what is to be in 8 bits as far as possible; multiply-adds if not given.",
 )
 @click.option("--best", is_flag=True, help="For a --target that cannot be met: write the best that was found.")
+@depth_option("How many levels of calls the report of what is in 8 bits shows; 1 if not given.")
 @verify_option
 @click.pass_context
 def quantize_command(context: click.Context, /, model: Path, **options: Any) -> None:

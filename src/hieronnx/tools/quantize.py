@@ -16,10 +16,14 @@ from hieronnx.files.staging import data_name
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import walk_bodies
-from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
 from hieronnx.runtime.inputs import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
 from hieronnx.runtime.saturation import clips_products
 from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.carry.carrying import Transfer
+from hieronnx.tools.carry.pair import Pair
+from hieronnx.tools.precision.accounting import ToolReach, count_bits, report_precision
+from hieronnx.tools.precision.result import PrecisionReport
 from hieronnx.tools.running import (
     calling,
     copy_for_tool,
@@ -70,6 +74,11 @@ def run_quantizer(
     """
     check_known("tool", tool, QUANTIZERS)
     patterns = [exclude] if isinstance(exclude, str) else exclude
+    translated = translate_options(tool, options)
+
+    def examine(pair: Pair, moved: Transfer) -> PrecisionReport:
+        excluded = {node.key for node in choose_nodes(pair.hierarchy, patterns)[0]}
+        return report_precision(pair, moved, describe_reach(tool, translated, excluded))
 
     def run(source: Path, made: Path, hierarchy: Hierarchy) -> Iterator[str]:
         # A module's path stands for all its calls: they share its weights.
@@ -82,7 +91,7 @@ def run_quantizer(
             )
         feeds = _get_feeds(source, calibration, random_calibration)
         copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
-        QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translate_options(tool, options))
+        QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translated)
         if shared:
             names = list_some([node.name or node.output for node in shared], 3)
             yield f"{len(shared)} of the nodes left in float work for other calls, too: {names}"
@@ -94,7 +103,7 @@ def run_quantizer(
         if tool == "dynamic" and _may_clip(options) and clips_products():
             yield _SATURATED
 
-    return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress)
+    return run_tool(model, output, f"'{tool}'", run, embed=embed, sidecar=sidecar, progress=progress, examine=examine)
 
 
 def translate_options(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,6 +132,26 @@ def translate_options(tool: str, options: Mapping[str, Any]) -> dict[str, Any]:
         extra = {"ActivationSymmetric": True, "WeightSymmetric": True}
         translated["extra_options"] = {**extra, **translated.get("extra_options", {})}
     return translated
+
+
+def describe_reach(tool: str, options: Mapping[str, Any], excluded: Collection[NodeKey]) -> ToolReach:
+    """Describe what a tool quantizes with some options, as its own tables have it."""
+    if tool == "fp16":
+        from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST
+
+        return ToolReach(tool, 16, None, None, excluded, blocked=options.get("op_block_list") or DEFAULT_OP_BLOCK_LIST)
+    from onnxruntime.quantization import QuantFormat
+    from onnxruntime.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
+
+    bits, extra = count_bits(options.get("weight_type")), options.get("extra_options") or {}
+    chosen = options.get("op_types_to_quantize") or None
+    if tool == "dynamic":  # which makes a MatMul and an Add of every Gemm
+        chosen = [*chosen, *(["Gemm"] if "MatMul" in chosen else [])] if chosen else None
+        known = {*IntegerOpsRegistry, "Gemm"}
+        bodies = bool(extra.get("EnableSubgraph"))
+        return ToolReach(tool, bits, known, chosen, excluded, needs_weight=True, enters_bodies=bodies)
+    known = {*QLinearOpsRegistry, *(() if options.get("quant_format") is QuantFormat.QOperator else QDQRegistry)}
+    return ToolReach(tool, bits, known, chosen, excluded)
 
 
 def _may_clip(options: Mapping[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.carry import CarryResult, carry_temporary
+from hieronnx.tools.carry.carrying import Examine
 from hieronnx.tools.fold.unfolding import unfold_file, unfold_opened
 
 Run: TypeAlias = Callable[[Path, Path, Hierarchy], Iterable[str]]
@@ -41,6 +42,7 @@ def run_tool(
     embed: bool,
     sidecar: bool,
     progress: Callable[[str], None] | None,
+    examine: Examine | None = None,
 ) -> CarryResult:
     """Run a tool, named for messages, on a model and write what it made, with the hierarchy carried onto it.
 
@@ -58,7 +60,7 @@ def run_tool(
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
-        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar, examine=examine)
     return replace(result, notes=(*result.notes, *notes))
 
 

@@ -413,6 +413,29 @@ def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) 
     assert np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
 
 
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_types_that_the_tool_cannot_infer_are_handed_over(tool: str, tmp_path: Path) -> None:
+    source, drawn = export_ours("scaled_dot_product_attention", "torchscript"), 1 if tool == "static" else 0
+    hieronnx.optimize(source, output=tmp_path / "fused.onnx", tool="ort-extended")
+    assert any(node.domain == "com.microsoft" for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    result = hieronnx.quantize(tmp_path / "fused.onnx", output=tmp_path / "q.onnx", tool=tool, random_calibration=drawn)
+    assert result.precision.quantized > 3
+    np.testing.assert_allclose(outputs(tmp_path / "q.onnx")[0], outputs(source)[0], atol=0.1)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_types_that_only_the_runtime_knows_are_handed_over(tool: str, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> net (float[4,4] x) => (float[4,4] y)'
+    text += ' { d = com.microsoft.CDist<metric = "euclidean">(x, x)  m = MatMul(d, w)  y = MatMul(m, w) }'
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    drawn = 1 if tool == "static" else 0
+    source = annotated(model, ["a", "b", "c"])
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool=tool, random_calibration=drawn)
+    assert result.precision.quantized == 2
+
+
 # --- options that people look for ---
 
 

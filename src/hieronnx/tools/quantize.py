@@ -28,6 +28,7 @@ from hieronnx.tools.running import (
     calling,
     copy_for_tool,
     copy_permissions,
+    declare_types,
     has_external_data,
     run_tool,
 )
@@ -190,6 +191,7 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     # The tool makes a MatMul and an Add of every Gemm before it looks at its list.
     external, chosen = has_external_data(source), set(excluded)
     _separate_weights(source)
+    declare_types(source)
     gemms = (node.name for node in read_skeleton(source).graph.node if node.op_type == "Gemm")
     names = [*excluded, *(f"{name}_MatMul" for name in gemms if name in chosen)]
     with calling("'dynamic'"):
@@ -240,6 +242,7 @@ def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: lis
             return dict(given) if (given := next(remaining, None)) is not None else None
 
     external = has_external_data(source)
+    declare_types(source)
     with calling("'static'"):
         quantize_static(
             source, target, Reader(), nodes_to_exclude=excluded, use_external_data_format=external, **options

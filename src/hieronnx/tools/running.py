@@ -16,13 +16,15 @@ import onnx
 
 from hieronnx.errors import ExportError, describe_error, writing
 from hieronnx.files.external import check_data, copy_data
-from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.opening import open_model, read_structure, require_hierarchy
 from hieronnx.files.staging import data_name, staging
 from hieronnx.files.wire import read_locations
 from hieronnx.files.writing import check_output, list_own_files, serialize
+from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.runtime.sessions import read_element_types
 from hieronnx.tools.carry import CarryResult, carry_temporary
 from hieronnx.tools.carry.carrying import Examine
 from hieronnx.tools.fold.unfolding import unfold_file, unfold_opened
@@ -142,6 +144,25 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return Copy(path, [node.name for key, node in nodes if (key, first_name(node.output)) in chosen], named)
+
+
+def declare_types(path: Path) -> None:
+    """Declare the types of all tensors in the main graph of a model, for a tool that cannot infer them.
+
+    Such a tool asks onnx, which knows no operators of others, nor the types of what is made of theirs.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    known = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
+    made = [name for node in graph.node for name in node.output if name and name not in known]
+    inferred = {value.name: info for value, info in infer_types(read_structure(path), {}).items()} if made else {}
+    types = {name: inferred[name] for name in made if name in inferred and inferred[name].type.tensor_type.elem_type}
+    left = [name for name in made if name not in types]
+    for name, element in read_element_types(path, left).items() if left else ():
+        types[name] = onnx.helper.make_tensor_value_info(name, element, None)
+    if types:
+        graph.value_info.extend(types.values())
+        path.write_bytes(model.SerializeToString())
 
 
 def _name_apart(nodes: list[onnx.NodeProto]) -> int:

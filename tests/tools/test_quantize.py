@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
+import transformers
 from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
@@ -25,7 +27,7 @@ from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.quantize import QUANTIZERS
 from support.annotated import annotated
 from support.cli import run
-from support.exports import export_ours, shared_folder
+from support.exports import export_ours, quiet, shared_folder
 
 TOOLS = ["dynamic", "static", "fp16"]
 MODELS = [
@@ -272,6 +274,33 @@ def test_random_calibration_is_noted_and_the_same_each_time(linear: Path, tmp_pa
         assert "3 random inputs, not of your data" in result.notes[0]
         made.append(output.read_bytes())
     assert made[0] == made[1]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a decoder with its past."""
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=40)
+    path = tmp_path_factory.mktemp("decoder") / "model.onnx"
+    with quiet(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        hieronnx.export(model, (), path, exporter="torchscript", **hieronnx.with_past(model))
+    return path
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_random_inputs_of_a_decoder_fit_one_another(named: bool, decoder: Path, tmp_path: Path) -> None:
+    model = onnx.load(decoder)
+    if not named:  # the file does not say that the mask is as long as past and text together
+        mask = next(value for value in model.graph.input if value.name == "attention_mask")
+        assert "+" in mask.type.tensor_type.shape.dim[1].dim_param
+        mask.type.tensor_type.shape.dim[1].dim_param = "total"
+    onnx.save(model, tmp_path / "model.onnx")
+    result = hieronnx.quantize(
+        tmp_path / "model.onnx", output=tmp_path / "int8.onnx", tool="static", random_calibration=2, operators="MatMul"
+    )
+    assert result.precision.quantized > 0
+    assert hieronnx.verify(tmp_path / "int8.onnx", tmp_path / "model.onnx").calls
 
 
 def test_static_needs_inputs(linear: Path, tmp_path: Path) -> None:

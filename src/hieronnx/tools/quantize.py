@@ -17,8 +17,10 @@ from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
-from hieronnx.runtime.inputs import Feeds, check_feeds, draw_feeds, read_feeds, read_inputs
+from hieronnx.runtime.fitting import draw_fitting
+from hieronnx.runtime.inputs import Feeds, check_feeds, read_feeds, read_inputs, read_outputs
 from hieronnx.runtime.saturation import clips_products
+from hieronnx.runtime.sessions import CPU, Session, open_session
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.carry.carrying import Transfer
 from hieronnx.tools.carry.pair import Pair
@@ -176,7 +178,24 @@ def _get_feeds(source: Path, given: str | os.PathLike[str] | Iterable[Mapping[st
     if isinstance(given, str | os.PathLike):
         return read_feeds(Path(given), inputs)
     checked = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(given)]
-    return checked or draw_feeds(inputs, drawn)
+    return checked or (draw_samples(source, drawn) if drawn else [])
+
+
+def draw_samples(source: Path, count: int) -> list[Feeds]:
+    """Draw inputs at random that fit one another.
+
+    Raises:
+        HieronnxError: If the file runs on none.
+    """
+    require("onnxruntime", "runtime")
+    names, sessions = read_outputs(source), list[Session]()
+
+    def attempt(feeds: Feeds) -> None:
+        if not sessions:
+            sessions.append(open_session(source, providers=[CPU], optimized=True))
+        sessions[0].run(feeds, names)
+
+    return draw_fitting(read_inputs(source), attempt, count)
 
 
 # -- the tools, imported when they run --------------------------------------------------------------------

@@ -17,12 +17,12 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.runtime.inputs import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
 from hieronnx.tools.precision.result import TargetSearch, Trial
-from hieronnx.tools.quantize import QUANTIZERS, Quantizer, run_quantizer, translate_options
+from hieronnx.tools.quantize import QUANTIZERS, Quantizer, draw_samples, run_quantizer, translate_options
 
 _DRAWN = 8
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
@@ -177,7 +177,7 @@ def _read_samples(
     listed = list(calibration)
     if listed:
         return split_inputs(wanted, listed, 1)
-    return [dict(feeds) for feeds in draw_feeds(wanted, max(drawn, _DRAWN))]
+    return [dict(feeds) for feeds in draw_samples(source, max(drawn, _DRAWN))]
 
 
 def _hold_back(feeds: Sequence[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:

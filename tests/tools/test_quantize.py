@@ -265,6 +265,62 @@ def test_calibration_comes_from_files(linear: Path, tmp_path: Path) -> None:
     assert scales == pytest.approx([30 / 255, 10 / 255, 5 / 255, 5 / 255], rel=0.02)
 
 
+GENERATORS = """
+import numpy as np
+import torch
+
+def by_name():
+    import beside
+    for _ in range(2):
+        yield {"x": torch.full((1, 4), beside.VALUE)}
+
+in_order = [(np.full((1, 4), 5.0),), [np.full((2, 4), 2.0)]]
+alone = (np.full((1, 4), 5.0) for _ in range(2))
+
+def broken():
+    yield {"x": np.zeros((1, 4))}
+    raise RuntimeError("no more data")
+
+def one():
+    return {"x": np.zeros((1, 4))}
+
+pairs = [(1, 2)]
+"""
+
+
+def test_calibration_comes_from_python(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "inputs_of_mine.py").write_text(GENERATORS)
+    (tmp_path / "beside.py").write_text("VALUE = 5.0")
+    for name in ("by_name", "in_order", "alone"):
+        options = ["--with", "static", "--calibration", f"{tmp_path / 'inputs_of_mine.py'}:{name}"]
+        made = run("quantize", linear, "-o", tmp_path / "o.onnx", *options)
+        assert made.exit_code == 0, made.output
+        assert scale_of_input(tmp_path / "o.onnx") == pytest.approx(5 / 255, rel=0.02)
+    ranked = run(
+        "sensitivity", linear, "--with", "static", "--calibration", f"{tmp_path / 'inputs_of_mine.py'}:in_order"
+    )
+    assert ranked.exit_code == 0, ranked.output
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "raised RuntimeError: no more data"),
+        ("one", "calibration inputs are one mapping for each run"),
+        ("pairs", "run 0 of the calibration has 2 arrays; the model has inputs x"),
+        ("by_nam", "has no attribute 'by_nam'; did you mean 'by_name'"),
+    ],
+)
+def test_what_gives_no_inputs_is_told(name: str, said: str, linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "inputs_of_mine.py").write_text(GENERATORS)
+    options = ["--with", "static", "--calibration", f"{tmp_path / 'inputs_of_mine.py'}:{name}"]
+    made = run("quantize", linear, "-o", tmp_path / "o.onnx", *options)
+    assert made.exit_code == 2
+    assert said in made.stderr
+    assert made.stderr.count("\n") == 1
+    assert not (tmp_path / "o.onnx").exists()
+
+
 def test_random_calibration_is_noted_and_the_same_each_time(linear: Path, tmp_path: Path) -> None:
     made = []
     for name in ("a", "b"):

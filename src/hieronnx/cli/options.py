@@ -81,9 +81,9 @@ writing_options = _combine(
 quantizer_options = _combine(
     click.option(
         "--calibration",
-        type=click.Path(path_type=Path),
-        metavar="FILE|FOLDER",
-        help="For static: inputs by name in a .npz file, or a folder of such files.",
+        metavar="FILE|FOLDER|FILE.PY:NAME",
+        help="For static: inputs by name in a .npz file, a folder of such (or of .npy, for one input), or a Python "
+        "function that yields them, a dict for each run.",
     ),
     click.option(
         "--random-calibration",

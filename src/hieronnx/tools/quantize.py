@@ -25,6 +25,7 @@ from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.carry.carrying import Transfer
 from hieronnx.tools.carry.pair import Pair
 from hieronnx.tools.precision.accounting import ToolReach, count_bits, report_precision
+from hieronnx.tools.precision.calibration import Calibration, list_runs
 from hieronnx.tools.precision.result import PrecisionReport
 from hieronnx.tools.running import (
     calling,
@@ -62,7 +63,7 @@ def run_quantizer(
     output: str | os.PathLike[str],
     tool: Quantizer,
     exclude: str | Sequence[str] = (),
-    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    calibration: Calibration = (),
     random_calibration: int = 0,
     embed: bool = True,
     sidecar: bool = True,
@@ -173,11 +174,12 @@ def _find_type(name: Any) -> Any:
     return QuantType[_TYPES[name]]
 
 
-def _get_feeds(source: Path, given: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int) -> list[Feeds]:
+def _get_feeds(source: Path, given: Calibration, drawn: int) -> list[Feeds]:
     inputs = read_inputs(source)
-    if isinstance(given, str | os.PathLike):
-        return read_feeds(Path(given), inputs)
-    checked = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(given)]
+    runs = list_runs(given, inputs)
+    if isinstance(runs, Path):
+        return read_feeds(runs, inputs)
+    checked = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(runs)]
     return checked or (draw_samples(source, drawn) if drawn else [])
 
 

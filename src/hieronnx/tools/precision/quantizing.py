@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.precision.calibration import Calibration, list_runs
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
 from hieronnx.tools.precision.result import TargetSearch, Trial
 from hieronnx.tools.quantize import QUANTIZERS, Quantizer, draw_samples, run_quantizer, translate_options
@@ -35,7 +36,7 @@ def quantize(
     output: str | os.PathLike[str],
     tool: Quantizer,
     exclude: str | Sequence[str] = (),
-    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    calibration: Calibration = (),
     random_calibration: int = 0,
     operators: str | Sequence[str] = (),
     weight_type: str | None = None,
@@ -60,8 +61,9 @@ def quantize(
         tool: `dynamic` or `static` for int8, `fp16` for half precision.
         exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
             tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
-        calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
-            themselves, a mapping for each run.
+        calibration: For `static`: a .npz file with an array for each input, a .npy file for a model with one, a folder
+            of such files; `file.py:name`, for an iterable or a function that gives one; or that itself: a mapping of
+            arrays by the inputs' names for each run.
         random_calibration: For `static`, if there are no inputs: how many runs with random ones.
         operators: The operators to quantize, if not all that the tool can.
         weight_type: int8, uint8; for `static` int16, uint16, int4 and uint4, too.
@@ -165,18 +167,14 @@ def _search(
     return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), held_back=True)
 
 
-def _read_samples(
-    source: Path, calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int
-) -> list[dict[str, Array]]:
+def _read_samples(source: Path, calibration: Calibration, drawn: int) -> list[dict[str, Array]]:
     """Read the samples that ranges are found on, and that candidates are measured on."""
     from hieronnx.tools.verify.samples import split_inputs
 
     wanted = read_inputs(source)
-    if isinstance(calibration, str | os.PathLike):
-        return split_inputs(wanted, calibration, 1)
-    listed = list(calibration)
-    if listed:
-        return split_inputs(wanted, listed, 1)
+    runs = list_runs(calibration, wanted)
+    if isinstance(runs, Path) or runs:
+        return split_inputs(wanted, runs, 1)
     return [dict(feeds) for feeds in draw_samples(source, max(drawn, _DRAWN))]
 
 

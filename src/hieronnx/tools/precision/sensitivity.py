@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
 from hieronnx.tools.analyze.counting import analyze
+from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.quantize import run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
@@ -30,7 +30,7 @@ def sensitivity(
     tool: Literal["dynamic", "static"] = "dynamic",
     inputs: Inputs | None = None,
     samples: int = 1,
-    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    calibration: Calibration = (),
     random_calibration: int = 0,
     progress: Callable[[str], None] | None = None,
     **options: Any,

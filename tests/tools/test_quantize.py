@@ -29,7 +29,7 @@ from support.annotated import annotated
 from support.cli import run
 from support.exports import export_ours, quiet, shared_folder
 
-TOOLS = ["dynamic", "static", "fp16"]
+TOOLS = ["dynamic", "static", "fp16", "int4"]
 MODELS = [
     ("bert", "dynamo", "encoder.layer.0.*"),
     ("bert", "torchscript", "encoder.layer.0.*"),
@@ -59,12 +59,18 @@ def outputs(path: Path) -> list[np.ndarray]:
 
 def quantized_nodes(tool: str, model: onnx.ModelProto) -> set[str]:
     """Return the names that the quantized nodes had."""
-    return {"dynamic": in_integers, "static": on_quantized_weights, "fp16": in_half}[tool](model)
+    kinds = {"dynamic": in_integers, "static": on_quantized_weights, "fp16": in_half, "int4": in_four_bits}
+    return kinds[tool](model)
 
 
 def in_integers(model: onnx.ModelProto) -> set[str]:
     names = (node.name for node in model.graph.node if node.op_type.endswith("Integer"))
     return {name.removesuffix("_quant").removesuffix("_MatMul") for name in names}  # a Gemm becomes MatMul and Add
+
+
+def in_four_bits(model: onnx.ModelProto) -> set[str]:
+    names = (node.name for node in model.graph.node if node.op_type == "MatMulNBits")
+    return {name.removesuffix("_Q4").removesuffix("_MatMul") for name in names}
 
 
 def on_quantized_weights(model: onnx.ModelProto) -> set[str]:
@@ -102,7 +108,7 @@ def test_exactly_the_excluded_nodes_stay_in_float(name: str, exporter: str, patt
     _, some = quantized(name, exporter, tool, pattern)
     inside = nodes_of(name, exporter, pattern.removesuffix(".*"))
     before, after = quantized_nodes(tool, everything), quantized_nodes(tool, some)
-    assert before & inside or (tool, name) == ("dynamic", "conv_batch_norm_residual")
+    assert before & inside or (name == "conv_batch_norm_residual" and tool in ("dynamic", "int4"))
     assert after == before - inside
 
 
@@ -393,7 +399,7 @@ def test_files_that_are_no_inputs_are_told(linear: Path, tmp_path: Path) -> None
             hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static", calibration=tmp_path / path)
 
 
-@pytest.mark.parametrize("tool", ["dynamic", "fp16"])
+@pytest.mark.parametrize("tool", ["dynamic", "fp16", "int4"])
 def test_other_tools_take_no_inputs(tool: str, linear: Path, tmp_path: Path) -> None:
     with pytest.raises(HieronnxError, match="takes no calibration inputs"):
         hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool=tool, random_calibration=1)
@@ -421,6 +427,9 @@ def test_options_go_to_the_tool(linear: Path, tmp_path: Path) -> None:
     [
         ["--with", "dynamic", "--random-calibration", "1"],
         ["--with", "fp16", "--per-channel"],
+        ["--with", "int4", "--per-channel"],
+        ["--with", "dynamic", "--block-size", "32"],
+        ["--with", "int4", "--block-size", "48"],
         ["--with", "static", "--keep-io-types"],
         ["--with", "static", "--random-calibration", "1", "--calibration", "x.npz"],
     ],
@@ -519,6 +528,59 @@ def test_types_that_only_the_runtime_knows_are_handed_over(tool: str, tmp_path: 
     source = annotated(model, ["a", "b", "c"])
     result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool=tool, random_calibration=drawn)
     assert result.precision.quantized == 2
+
+
+# --- weights in 4 bits ---
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_weights_in_four_bits_are_near_what_they_were(symmetric: bool, tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="int4", symmetric=symmetric)
+    before, after = outputs(source)[0], outputs(tmp_path / "q.onnx")[0]
+    assert 0 < np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+    report = result.precision
+    assert report.bits == 4
+    made = onnx.load(tmp_path / "q.onnx").graph.node
+    assert report.quantized == sum(node.op_type == "MatMulNBits" for node in made) > 10
+    layer = next(call for call in report.calls if call.module == "encoder.layer.0.intermediate.dense")
+    assert layer.bytes_after < 0.3 * layer.bytes_before
+
+
+def test_a_weight_that_two_products_share_is_there_once(tmp_path: Path) -> None:
+    source = export_ours("shared_under_two_names", "torchscript")
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2,16] x) => (float[2,16] y)'
+    model = onnx.parser.parse_model(text + " { a = MatMul(x, w)  y = MatMul(a, w) }")
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(annotated(model, ["a", "b"]), tmp_path / "two.onnx")
+    for path, largest in ((source, 0.3), (tmp_path / "two.onnx", 0.3)):
+        result = hieronnx.quantize(path, output=tmp_path / "q.onnx", tool="int4")
+        assert result.precision.quantized == 2
+        before, after = outputs(path)[0], outputs(tmp_path / "q.onnx")[0]
+        assert np.linalg.norm(after - before) < largest * np.linalg.norm(before)
+    names = Counter(tensor.name for tensor in onnx.load(tmp_path / "q.onnx").graph.initializer)
+    assert set(names.values()) == {1}
+
+
+def test_embeddings_in_four_bits_if_asked_for(tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    options = ["--with", "int4", "--op", "MatMul", "--op", "Gather", "--block-size", "16"]
+    made = run("quantize", source, "-o", tmp_path / "q.onnx", *options)
+    assert made.exit_code == 0, made.output
+    assert "in 4 bits" in made.stdout
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node)
+    assert operators["GatherBlockQuantized"] == 3
+    assert np.isfinite(outputs(tmp_path / "q.onnx")[0]).all()
+
+
+def test_what_is_in_four_bits_can_be_verified_and_searched(tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="int4", target="cosine>=0.5")
+    assert result.search.met
+    verified = hieronnx.verify(tmp_path / "q.onnx", source)
+    assert verified.passed
+    assert verified.calls
 
 
 # --- options that people look for ---

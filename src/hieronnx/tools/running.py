@@ -118,6 +118,19 @@ def copy_permissions(path: Path) -> None:
         shutil.copymode(path, data)
 
 
+def load_floats(source: Path, names: Collection[str]) -> dict[str, onnx.TensorProto]:
+    """Load initializers with their contents."""
+    tensors = {}
+    for tensor in onnx.load(source, load_external_data=False).graph.initializer if names else ():
+        if tensor.name in names:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(source.parent))
+                tensor.ClearField("data_location")
+                del tensor.external_data[:]
+            tensors[tensor.name] = tensor
+    return tensors
+
+
 class Copy(NamedTuple):
     """A copy of a model, the names of chosen nodes in it, and how many nodes got a name of their own for that."""
 

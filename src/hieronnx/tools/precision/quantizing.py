@@ -43,6 +43,7 @@ def quantize(
     activation_type: str | None = None,
     calibration_method: str | None = None,
     symmetric: bool = False,
+    block_size: int | None = None,
     target: str | None = None,
     metric: Metric | None = None,
     budget: int | None = None,
@@ -58,7 +59,7 @@ def quantize(
     Args:
         model: The model, with its hierarchy.
         output: Where to write; the sidecar goes beside it.
-        tool: `dynamic` or `static` for int8, `fp16` for half precision.
+        tool: `dynamic` or `static` for int8, `fp16` for half precision, `int4` for the weights of MatMuls alone.
         exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
             tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
         calibration: For `static`: a .npz file with an array for each input, a .npy file for a model with one, a folder
@@ -69,7 +70,8 @@ def quantize(
         weight_type: int8, uint8; for `static` int16, uint16, int4 and uint4, too.
         activation_type: For `static`: int8, uint8, int16 or uint16.
         calibration_method: For `static`: minmax, entropy or percentile.
-        symmetric: For `static`: whether ranges are made symmetric about zero.
+        symmetric: For `static` and `int4`: whether ranges are made symmetric about zero.
+        block_size: For `int4`: how many weights share a scale; 32 if not given.
         target: What the quantized model must reach: `snr>=30` in decibels, `cosine>=0.999`, or `drop<=0.01` of the
             metric. As few modules as need be are kept in float for it, beside those excluded.
         metric: Takes a function that runs the model (inputs by name to outputs by name), and returns how good it is.
@@ -79,7 +81,8 @@ def quantize(
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
         progress: Called with the name of each stage as it begins.
-        **options: Any option of `quantize_dynamic`, `quantize_static` or `convert_float_to_float16`.
+        **options: Any option of `quantize_dynamic`, `quantize_static`, `convert_float_to_float16` or
+            `MatMulNBitsQuantizer`.
 
     Raises:
         HieronnxError: If the model has no hierarchy, nothing matches a pattern, the tool is missing or fails, the
@@ -98,6 +101,7 @@ def quantize(
         "activation_type": activation_type,
         "calibration_method": calibration_method,
         "symmetric": symmetric,
+        "block_size": block_size,
     }
     options = {**options, **{name: value for name, value in settings.items() if value not in (None, (), False)}}
     translate_options(tool, options)
@@ -107,7 +111,7 @@ def quantize(
             raise InputError("a metric is for a target, as in drop<=0.01; give that, too")
         return run_quantizer(model, output=output, tool=tool, exclude=patterns, **given, **written)
     if tool == "fp16":
-        raise InputError("a target is for quantization to 8 bits; fp16 takes none")
+        raise InputError("a target is for quantization to 8 or 4 bits; fp16 takes none")
     check_known("cost", favour, ("multiply-adds", "bytes"))
     wanted = Target.parse(target, metric)
     opened = open_model(model)
@@ -116,7 +120,7 @@ def quantize(
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         feeds = _read_samples(source, calibration, random_calibration)
         seen, held = _hold_back(feeds)
-        unseen = tool == "dynamic" or held is not seen
+        unseen = tool != "static" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
         once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}

@@ -27,7 +27,7 @@ from hieronnx.tools.verify.verifying import verify
 def sensitivity(
     model: ModelLike,
     *,
-    tool: Literal["dynamic", "static"] = "dynamic",
+    tool: Literal["dynamic", "static", "int4"] = "dynamic",
     inputs: Inputs | None = None,
     samples: int = 1,
     calibration: Calibration = (),
@@ -41,7 +41,7 @@ def sensitivity(
 
     Args:
         model: The model, with its hierarchy.
-        tool: `dynamic` or `static`.
+        tool: `dynamic`, `static` or `int4`.
         inputs: What to run on, by the names that the file has for them: arrays, or a `.npz` file; random ones if not
             given.
         samples: How many random samples, if none are given.
@@ -57,7 +57,7 @@ def sensitivity(
         >>> hieronnx.sensitivity("model.onnx", inputs="samples.npz").modules[0].module
         'encoder.layer.3.output'
     """
-    check_known("tool", tool, ("dynamic", "static"))
+    check_known("tool", tool, ("dynamic", "static", "int4"))
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:

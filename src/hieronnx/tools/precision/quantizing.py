@@ -6,7 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -124,8 +124,9 @@ def quantize(
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
         once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}
-        search = _search(hierarchy, source, Path(folder), wanted, metric, held, patterns, once, favour, budget, report)
-        search = replace(search, held_back=unseen)
+        judge = Judge(source, wanted, held, metric)
+        task = _Task(source, hierarchy, wanted, judge, held, patterns, once, favour, budget)
+        search = replace(_search(task, Path(folder), report), held_back=unseen)
         chosen = search.chosen or (max(search.trials, key=_order(wanted)) if best else None)
         if chosen is None:
             raise HieronnxError(_explain_unmet(search, wanted))
@@ -135,40 +136,54 @@ def quantize(
     return replace(result, search=search, notes=(*result.notes, *drawn))
 
 
-def _search(
-    hierarchy: Hierarchy,
-    source: Path,
-    folder: Path,
-    target: Target,
-    metric: Metric | None,
-    held: Sequence[Mapping[str, Array]],
-    patterns: Sequence[str],
-    once: Mapping[str, Any],
-    favour: str,
-    budget: int | None,
-    report: Callable[[str], None],
-) -> TargetSearch:
-    """Search which modules must stay in float."""
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a search is to find.
+
+    Attributes:
+        source: The model as a file.
+        hierarchy: Of the model.
+        target: What is to be met.
+        judge: Measures candidates.
+        samples: What the judge runs on.
+        patterns: What stays in float in any case.
+        settings: How every candidate is quantized.
+        favour: What is to be in 8 bits as far as possible.
+        budget: How many candidates may be built; None for as many as the size of the model asks for.
+    """
+
+    source: Path
+    hierarchy: Hierarchy
+    target: Target
+    judge: Judge
+    samples: Sequence[Mapping[str, Array]]
+    patterns: Sequence[str]
+    settings: Mapping[str, Any]
+    favour: str
+    budget: int | None
+
+
+def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetSearch:
+    """Search which modules must stay in float; candidates are written to a folder."""
     from hieronnx.tools.precision.searching import Search, default_budget
     from hieronnx.tools.precision.sensitivity import Costs, rank_modules
     from hieronnx.tools.verify.verifying import verify
 
-    judge = Judge(source, target, held, metric)
-    path = folder / "candidate.onnx"
+    path, hierarchy = folder / "candidate.onnx", task.hierarchy
 
     def build(kept: tuple[str, ...]) -> float:
         report(f"trying {len(kept)} modules in float")
-        run_quantizer(source, output=path, exclude=[*patterns, *kept], sidecar=False, **once)
-        return judge.measure(path)
+        run_quantizer(task.source, output=path, exclude=[*task.patterns, *kept], sidecar=False, **task.settings)
+        return task.judge.measure(path)
 
-    costs = Costs.of(source)
+    costs = Costs.of(task.source)
     report("quantizing everything")
-    run_quantizer(source, output=path, exclude=patterns, **once)
-    modules = rank_modules(hierarchy, verify(path, source, inputs=list(held)), costs)
+    run_quantizer(task.source, output=path, exclude=task.patterns, **task.settings)
+    modules = rank_modules(hierarchy, verify(path, task.source, inputs=list(task.samples)), costs)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    search = Search(target, costs, budget or default_budget(len(modules), depth), build)
-    chosen = search.run(modules, favour)
-    return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), held_back=True)
+    search = Search(task.target, costs, task.budget or default_budget(len(modules), depth), build)
+    chosen = search.run(modules, task.favour)
+    return TargetSearch(str(task.target), tuple(search.trials.values()), chosen, len(task.samples), held_back=True)
 
 
 def _read_samples(source: Path, calibration: Calibration, drawn: int) -> list[dict[str, Array]]:

@@ -49,6 +49,8 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 """The options that have names of ours, and the tools that they are for."""
 _TYPES = {f"{sign}int{bits}": f"Q{sign.upper()}Int{bits}" for sign in ("", "u") for bits in (4, 8, 16)}
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
+_FOLLOWERS = frozenset({"AveragePool", "Clip", "MaxPool", "Relu", "Resize", "TopK", "Where"})
+"""What `quantize_static` quantizes only where what they read is, beside what moves values."""
 _SATURATED = (
     "on this processor ONNX Runtime clips sums of products with int8 weights, which may make the model far worse than "
     "8 bits need; --weight-type uint8 is exact here, as are processors with VNNI"
@@ -153,7 +155,8 @@ def describe_reach(tool: str, options: Mapping[str, Any], excluded: Collection[N
     if tool == "static":
         standard = options.get("quant_format") is not QuantFormat.QOperator
         known = {*QLinearOpsRegistry, *(QDQRegistry if standard else ())}
-        return ToolReach(tool, count_bits(options.get("weight_type")), known, chosen, excluded)
+        bits = count_bits(options.get("weight_type"))
+        return ToolReach(tool, bits, known, chosen, excluded, followers=_FOLLOWERS)
     # The others make a MatMul and an Add of every Gemm, and want a constant weight.
     if tool == "int4":
         known, bits, bodies = {"MatMul", "Gather"}, options.get("bits", 4), True

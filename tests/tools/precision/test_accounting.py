@@ -117,6 +117,22 @@ def test_the_reasons(tool: str, tmp_path: Path) -> None:
     assert result.precision.bits == (16 if tool == "fp16" else 8)
 
 
+@pytest.mark.parametrize(("second", "quantized"), [("b", 5), ("k", 2)])
+def test_what_selects_values_is_in_float_where_one_of_them_is(second: str, quantized: int, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (bool[4,4] c, float[4,4] x) => (float[4,4] y, float[4,4] z)'
+    text += f" {{ a = MatMul(x, w)  b = MatMul(a, w)  s = Where(c, a, {second})  t = Relu(s)"
+    text += "  y = Transpose<perm = [1, 0]>(t)  z = Neg(b) }"
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name in ("w", "k"):
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal((4, 4)).astype(np.float32), name))
+    source = annotated(model, ["m"] * len(model.graph.node))
+    report = hieronnx.quantize(source, output=tmp_path / "o.onnx", tool="static", random_calibration=1).precision
+    assert report.quantized == quantized
+    followers = {group.op_type for group in report.kept if group.reason == "input in float"}
+    assert followers == (set() if second == "b" else {"Where", "Relu", "Transpose"})
+
+
 def test_operators_that_were_not_chosen_are_told(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tool": "static", "random_calibration": 1, "operators": "MatMul"}
     report = hieronnx.quantize(make_model(), output=tmp_path / "o.onnx", **options).precision

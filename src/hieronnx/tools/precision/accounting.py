@@ -33,6 +33,7 @@ from hieronnx.tools.precision.result import CallPrecision, FloatNodes, Precision
 
 _FLOATS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"})
 _FEW_BITS = frozenset({"INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16"})
+_EQUAL_OPERANDS = frozenset({"Add", "Concat", "Mul", "Where"})
 _QUANTIZED = "quantized"
 _CONVERSIONS = QUANTIZE_OPS | DEQUANTIZE_OPS
 
@@ -48,6 +49,8 @@ class ToolReach:
         chosen: Those of them that it was to quantize; None for all that it knows.
         excluded: The nodes that were to stay in float, by what identifies them in the file.
         blocked: The operators that it leaves in float.
+        followers: The operators that it quantizes only where what they read is quantized already, beside those that
+            move values.
         needs_weight: Whether it quantizes only nodes with a constant weight.
         enters_bodies: Whether it quantizes nodes in bodies of control flow.
     """
@@ -58,6 +61,7 @@ class ToolReach:
     chosen: Collection[str] | None
     excluded: Collection[NodeKey]
     blocked: Collection[str] = ()
+    followers: Collection[str] = ()
     needs_weight: bool = False
     enters_bodies: bool = False
 
@@ -122,7 +126,7 @@ class _Judge:
             return "operator not chosen"
         if self._a.node_key(index)[0] and not reach.enters_bodies:
             return "in control flow"
-        if node.op in DATA_MOVEMENT_OPS:
+        if node.op in DATA_MOVEMENT_OPS or operator in reach.followers:
             return "input in float"
         weighted = any(self._a.flow.literal[t] and self._types_a.get(t) in _FLOATS for t in node.reads)
         return "left by the tool" if weighted or not reach.needs_weight else "no constant weight"
@@ -137,15 +141,22 @@ class _Judge:
         return node.op.rpartition("::")[2] in chosen and any(self._reads_few_bits(node, worker) for worker in workers)
 
     def _reads_few_bits(self, node: ViewNode, worker: ViewNode) -> bool:
-        """Say whether a worker has the first of a node's floats in fewer bits; it does the same or what is merged."""
+        """Say whether a worker has a node's floats in fewer bits: the first, or all where they are of equal standing.
+
+        The others may be a bias, or bounds.
+        """
         if worker.op in _CONVERSIONS:
             return False
+        if worker.op != node.op:  # the node was merged with the one that it read
+            return any(self._is_in_few_bits(worker, place) for place in range(len(worker.inputs)))
         places = [n for n, t in enumerate(node.inputs) if t != NO_TENSOR and self._types_a.get(t, "FLOAT") in _FLOATS]
-        place = places[0] if places and worker.op == node.op else 0
+        if node.op not in _EQUAL_OPERANDS:
+            places = places[:1]
+        return bool(places) and all(self._is_in_few_bits(worker, place) for place in places)
+
+    def _is_in_few_bits(self, worker: ViewNode, place: int) -> bool:
         tensor = worker.inputs[place] if place < len(worker.inputs) else NO_TENSOR
-        if tensor == NO_TENSOR:
-            return False
-        producer = self._b.producers[tensor]
+        producer = None if tensor == NO_TENSOR else self._b.producers[tensor]
         converted = producer is not None and self._b.nodes[producer].op in DEQUANTIZE_OPS
         return converted or self._types_b.get(tensor) in _FEW_BITS
 

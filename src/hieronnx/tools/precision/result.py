@@ -19,7 +19,8 @@ class FloatNodes:
         reason: `excluded`; `constant`: what it computes depends on no input; `no quantized kernel`: the tool has no
             quantized form of the operator; `operator not chosen`: it was not asked for that; `in control flow`: in a
             body, which the tool does not enter; `no constant weight`: it multiplies with what is computed; `input in
-            float`: it only moves values, and these are in float; `left by the tool`, for a reason of its own.
+            float`: it moves, selects or bounds values, which the tool quantizes only where these are; `left by the
+            tool`, for a reason of its own.
         op_type: Their operator.
         nodes: How many.
     """

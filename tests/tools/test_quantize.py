@@ -526,6 +526,20 @@ def test_types_that_only_the_runtime_knows_are_handed_over(tool: str, tmp_path: 
     assert result.precision.quantized == 2
 
 
+def test_a_weight_that_is_computed_stays_in_float(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[1,2,4] x) => (float[1,2,4] y)'
+    text += " { w = Mul(v, g)  a = Conv(x, w, b)  c = Conv(a, u, b)  y = Relu(c) }"  # as weight normalization writes it
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in (("v", (2, 2, 1)), ("g", (2, 1, 1)), ("u", (2, 2, 1)), ("b", (2,))):
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+    source = annotated(model, ["a", "a", "b", ""])
+    report = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="dynamic").precision
+    assert report.quantized == 1
+    assert ("no constant weight", "Conv") in {(group.reason, group.op_type) for group in report.kept}
+    assert outputs(tmp_path / "q.onnx")[0].shape == (1, 2, 4)
+
+
 # --- weights in 4 bits ---
 
 

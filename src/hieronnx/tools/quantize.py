@@ -51,6 +51,8 @@ _TYPES = {f"{sign}int{bits}": f"Q{sign.upper()}Int{bits}" for sign in ("", "u") 
 _METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 _FOLLOWERS = frozenset({"AveragePool", "Clip", "MaxPool", "Relu", "Resize", "TopK", "Where"})
 """What `quantize_static` quantizes only where what they read is, beside what moves values."""
+_NEEDING_WEIGHT = frozenset({"Attention", "Conv"})
+"""What `quantize_dynamic` takes to have its weight in an initializer."""
 _SATURATED = (
     "on this processor ONNX Runtime clips sums of products with int8 weights, which may make the model far worse than "
     "8 bits need; --weight-type uint8 is exact here, as are processors with VNNI"
@@ -223,10 +225,24 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     external = has_external_data(source)
     separate_weights(source)
     declare_types(source)
-    names = name_products(source, excluded)
+    names = [*name_products(source, excluded), *_name_computed(source)]
     with calling("'dynamic'"):
         quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
     copy_permissions(target)
+
+
+def _name_computed(source: Path) -> list[str]:
+    """Name the nodes whose weight the file computes: on these the tool would give up."""
+    model = onnx.load(source, load_external_data=False)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    nodes = (node for node in model.graph.node if node.op_type in _NEEDING_WEIGHT and len(node.input) > 1)
+    computed = [node for node in nodes if node.input[1] not in initializers]
+    unnamed = [node for node in computed if not node.name]
+    for node in unnamed:
+        node.name = node.output[0]
+    if unnamed:
+        source.write_bytes(model.SerializeToString())
+    return [node.name for node in computed]
 
 
 def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: list[Feeds], **options: Any) -> None:

@@ -128,7 +128,7 @@ class _Judge:
             return "in control flow"
         if node.op in DATA_MOVEMENT_OPS or operator in reach.followers:
             return "input in float"
-        weighted = any(self._a.flow.literal[t] and self._types_a.get(t) in _FLOATS for t in node.reads)
+        weighted = len(node.inputs) > 1 and node.inputs[1] in self._a.constants
         return "left by the tool" if weighted or not reach.needs_weight else "no constant weight"
 
     def _is_quantized(self, index: int, node: ViewNode) -> bool:

@@ -76,7 +76,10 @@ if TYPE_CHECKING:  # for type checkers and editors; a test holds it and the tabl
     from hieronnx.tools.place import PlaceResult as PlaceResult
     from hieronnx.tools.place import place as place
     from hieronnx.tools.precision.quantizing import quantize as quantize
+    from hieronnx.tools.precision.result import CallPrecision as CallPrecision
+    from hieronnx.tools.precision.result import FloatNodes as FloatNodes
     from hieronnx.tools.precision.result import ModuleSensitivity as ModuleSensitivity
+    from hieronnx.tools.precision.result import PrecisionReport as PrecisionReport
     from hieronnx.tools.precision.result import SensitivityResult as SensitivityResult
     from hieronnx.tools.precision.result import TargetSearch as TargetSearch
     from hieronnx.tools.precision.result import Trial as Trial
@@ -146,7 +149,8 @@ _NAMES = {
     "tools.profile.profiling": "profile",
     "tools.profile.result": "CallTime Kernel KernelShare Machine ProfileResult TimeGroup",
     "tools.precision.quantizing": "quantize",
-    "tools.precision.result": "ModuleSensitivity SensitivityResult TargetSearch Trial",
+    "tools.precision.result": "CallPrecision FloatNodes ModuleSensitivity PrecisionReport SensitivityResult "
+    "TargetSearch Trial",
     "tools.precision.sensitivity": "sensitivity",
     "tools.replace.replacing": "replace",
     "tools.replace.result": "ReplaceResult",

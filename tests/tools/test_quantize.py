@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
+import transformers
 from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
@@ -25,9 +27,9 @@ from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.quantize import QUANTIZERS
 from support.annotated import annotated
 from support.cli import run
-from support.exports import export_ours, shared_folder
+from support.exports import export_ours, quiet, shared_folder
 
-TOOLS = ["dynamic", "static", "fp16"]
+TOOLS = ["dynamic", "static", "fp16", "int4"]
 MODELS = [
     ("bert", "dynamo", "encoder.layer.0.*"),
     ("bert", "torchscript", "encoder.layer.0.*"),
@@ -57,12 +59,18 @@ def outputs(path: Path) -> list[np.ndarray]:
 
 def quantized_nodes(tool: str, model: onnx.ModelProto) -> set[str]:
     """Return the names that the quantized nodes had."""
-    return {"dynamic": in_integers, "static": on_quantized_weights, "fp16": in_half}[tool](model)
+    kinds = {"dynamic": in_integers, "static": on_quantized_weights, "fp16": in_half, "int4": in_four_bits}
+    return kinds[tool](model)
 
 
 def in_integers(model: onnx.ModelProto) -> set[str]:
     names = (node.name for node in model.graph.node if node.op_type.endswith("Integer"))
     return {name.removesuffix("_quant").removesuffix("_MatMul") for name in names}  # a Gemm becomes MatMul and Add
+
+
+def in_four_bits(model: onnx.ModelProto) -> set[str]:
+    names = (node.name for node in model.graph.node if node.op_type == "MatMulNBits")
+    return {name.removesuffix("_Q4").removesuffix("_MatMul") for name in names}
 
 
 def on_quantized_weights(model: onnx.ModelProto) -> set[str]:
@@ -100,7 +108,7 @@ def test_exactly_the_excluded_nodes_stay_in_float(name: str, exporter: str, patt
     _, some = quantized(name, exporter, tool, pattern)
     inside = nodes_of(name, exporter, pattern.removesuffix(".*"))
     before, after = quantized_nodes(tool, everything), quantized_nodes(tool, some)
-    assert before & inside or (tool, name) == ("dynamic", "conv_batch_norm_residual")
+    assert before & inside or (name == "conv_batch_norm_residual" and tool in ("dynamic", "int4"))
     assert after == before - inside
 
 
@@ -263,6 +271,58 @@ def test_calibration_comes_from_files(linear: Path, tmp_path: Path) -> None:
     assert scales == pytest.approx([30 / 255, 10 / 255, 5 / 255, 5 / 255], rel=0.02)
 
 
+GENERATORS = """
+import numpy as np
+import torch
+
+def by_name():
+    import beside
+    for _ in range(2):
+        yield {"x": torch.full((1, 4), beside.VALUE)}
+
+in_order = [(np.full((1, 4), 5.0),), [np.full((2, 4), 2.0)]]
+alone = (np.full((1, 4), 5.0) for _ in range(2))
+
+def broken():
+    yield {"x": np.zeros((1, 4))}
+    raise RuntimeError("no more data")
+
+def one():
+    return {"x": np.zeros((1, 4))}
+
+pairs = [(1, 2)]
+"""
+
+
+def test_calibration_comes_from_python(linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "inputs_of_mine.py").write_text(GENERATORS)
+    (tmp_path / "beside.py").write_text("VALUE = 5.0")
+    for name in ("by_name", "in_order", "alone"):
+        options = ["--with", "static", "--calibration", f"{tmp_path / 'inputs_of_mine.py'}:{name}"]
+        made = run("quantize", linear, "-o", tmp_path / "o.onnx", *options)
+        assert made.exit_code == 0, made.output
+        assert scale_of_input(tmp_path / "o.onnx") == pytest.approx(5 / 255, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "raised RuntimeError: no more data"),
+        ("one", "calibration inputs are one mapping for each run"),
+        ("pairs", "run 0 of the calibration has 2 arrays; the model has inputs x"),
+        ("by_nam", "has no attribute 'by_nam'; did you mean 'by_name'"),
+    ],
+)
+def test_what_gives_no_inputs_is_told(name: str, said: str, linear: Path, tmp_path: Path) -> None:
+    (tmp_path / "inputs_of_mine.py").write_text(GENERATORS)
+    options = ["--with", "static", "--calibration", f"{tmp_path / 'inputs_of_mine.py'}:{name}"]
+    made = run("quantize", linear, "-o", tmp_path / "o.onnx", *options)
+    assert made.exit_code == 2
+    assert said in made.stderr
+    assert made.stderr.count("\n") == 1
+    assert not (tmp_path / "o.onnx").exists()
+
+
 def test_random_calibration_is_noted_and_the_same_each_time(linear: Path, tmp_path: Path) -> None:
     made = []
     for name in ("a", "b"):
@@ -272,6 +332,33 @@ def test_random_calibration_is_noted_and_the_same_each_time(linear: Path, tmp_pa
         assert "3 random inputs, not of your data" in result.notes[0]
         made.append(output.read_bytes())
     assert made[0] == made[1]
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Export a decoder with its past."""
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=32, vocab_size=40)
+    path = tmp_path_factory.mktemp("decoder") / "model.onnx"
+    with quiet(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        hieronnx.export(model, (), path, exporter="torchscript", **hieronnx.with_past(model))
+    return path
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_random_inputs_of_a_decoder_fit_one_another(named: bool, decoder: Path, tmp_path: Path) -> None:
+    model = onnx.load(decoder)
+    if not named:  # the file does not say that the mask is as long as past and text together
+        mask = next(value for value in model.graph.input if value.name == "attention_mask")
+        assert "+" in mask.type.tensor_type.shape.dim[1].dim_param
+        mask.type.tensor_type.shape.dim[1].dim_param = "total"
+    onnx.save(model, tmp_path / "model.onnx")
+    result = hieronnx.quantize(
+        tmp_path / "model.onnx", output=tmp_path / "int8.onnx", tool="static", random_calibration=2, operators="MatMul"
+    )
+    assert result.precision.quantized > 0
+    assert hieronnx.verify(tmp_path / "int8.onnx", tmp_path / "model.onnx").calls
 
 
 def test_static_needs_inputs(linear: Path, tmp_path: Path) -> None:
@@ -308,7 +395,7 @@ def test_files_that_are_no_inputs_are_told(linear: Path, tmp_path: Path) -> None
             hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool="static", calibration=tmp_path / path)
 
 
-@pytest.mark.parametrize("tool", ["dynamic", "fp16"])
+@pytest.mark.parametrize("tool", ["dynamic", "fp16", "int4"])
 def test_other_tools_take_no_inputs(tool: str, linear: Path, tmp_path: Path) -> None:
     with pytest.raises(HieronnxError, match="takes no calibration inputs"):
         hieronnx.quantize(linear, output=tmp_path / "o.onnx", tool=tool, random_calibration=1)
@@ -336,6 +423,9 @@ def test_options_go_to_the_tool(linear: Path, tmp_path: Path) -> None:
     [
         ["--with", "dynamic", "--random-calibration", "1"],
         ["--with", "fp16", "--per-channel"],
+        ["--with", "int4", "--per-channel"],
+        ["--with", "dynamic", "--block-size", "32"],
+        ["--with", "int4", "--block-size", "48"],
         ["--with", "static", "--keep-io-types"],
         ["--with", "static", "--random-calibration", "1", "--calibration", "x.npz"],
     ],
@@ -411,6 +501,96 @@ def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) 
     before, after = outputs(source)[0], outputs(tmp_path / "int8.onnx")[0]
     # Transposed twice, or once for both, it gives something else altogether: as far away as it is large.
     assert np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_types_that_the_tool_cannot_infer_are_handed_over(tool: str, tmp_path: Path) -> None:
+    source, drawn = export_ours("scaled_dot_product_attention", "torchscript"), 1 if tool == "static" else 0
+    hieronnx.optimize(source, output=tmp_path / "fused.onnx", tool="ort-extended")
+    assert any(node.domain == "com.microsoft" for node in onnx.load(tmp_path / "fused.onnx").graph.node)
+    result = hieronnx.quantize(tmp_path / "fused.onnx", output=tmp_path / "q.onnx", tool=tool, random_calibration=drawn)
+    assert result.precision.quantized > 3
+    np.testing.assert_allclose(outputs(tmp_path / "q.onnx")[0], outputs(source)[0], atol=0.1)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_types_that_only_the_runtime_knows_are_handed_over(tool: str, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> net (float[4,4] x) => (float[4,4] y)'
+    text += ' { d = com.microsoft.CDist<metric = "euclidean">(x, x)  m = MatMul(d, w)  y = MatMul(m, w) }'
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    drawn = 1 if tool == "static" else 0
+    source = annotated(model, ["a", "b", "c"])
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool=tool, random_calibration=drawn)
+    assert result.precision.quantized == 2
+
+
+def test_a_weight_that_is_computed_stays_in_float(tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[1,2,4] x) => (float[1,2,4] y)'
+    text += " { w = Mul(v, g)  a = Conv(x, w, b)  c = Conv(a, u, b)  y = Relu(c) }"  # as weight normalization writes it
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in (("v", (2, 2, 1)), ("g", (2, 1, 1)), ("u", (2, 2, 1)), ("b", (2,))):
+        model.graph.initializer.append(numpy_helper.from_array(random.standard_normal(shape).astype(np.float32), name))
+    source = annotated(model, ["a", "a", "b", ""])
+    report = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="dynamic").precision
+    assert report.quantized == 1
+    assert ("no constant weight", "Conv") in {(group.reason, group.op_type) for group in report.kept}
+    assert outputs(tmp_path / "q.onnx")[0].shape == (1, 2, 4)
+
+
+# --- weights in 4 bits ---
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_weights_in_four_bits_are_near_what_they_were(symmetric: bool, tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="int4", symmetric=symmetric)
+    before, after = outputs(source)[0], outputs(tmp_path / "q.onnx")[0]
+    assert 0 < np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+    report = result.precision
+    assert report.bits == 4
+    made = onnx.load(tmp_path / "q.onnx").graph.node
+    assert report.quantized == sum(node.op_type == "MatMulNBits" for node in made) > 10
+    layer = next(call for call in report.calls if call.module == "encoder.layer.0.intermediate.dense")
+    assert layer.bytes_after < 0.3 * layer.bytes_before
+
+
+def test_a_weight_that_two_products_share_is_there_once(tmp_path: Path) -> None:
+    source = export_ours("shared_under_two_names", "torchscript")
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2,16] x) => (float[2,16] y)'
+    model = onnx.parser.parse_model(text + " { a = MatMul(x, w)  y = MatMul(a, w) }")
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(annotated(model, ["a", "b"]), tmp_path / "two.onnx")
+    for path, largest in ((source, 0.3), (tmp_path / "two.onnx", 0.3)):
+        result = hieronnx.quantize(path, output=tmp_path / "q.onnx", tool="int4")
+        assert result.precision.quantized == 2
+        before, after = outputs(path)[0], outputs(tmp_path / "q.onnx")[0]
+        assert np.linalg.norm(after - before) < largest * np.linalg.norm(before)
+    names = Counter(tensor.name for tensor in onnx.load(tmp_path / "q.onnx").graph.initializer)
+    assert set(names.values()) == {1}
+
+
+def test_embeddings_in_four_bits_if_asked_for(tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    options = ["--with", "int4", "--op", "MatMul", "--op", "Gather", "--block-size", "16"]
+    made = run("quantize", source, "-o", tmp_path / "q.onnx", *options)
+    assert made.exit_code == 0, made.output
+    assert "in 4 bits" in made.stdout
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node)
+    assert operators["GatherBlockQuantized"] == 3
+    assert np.isfinite(outputs(tmp_path / "q.onnx")[0]).all()
+
+
+def test_what_is_in_four_bits_can_be_verified_and_searched(tmp_path: Path) -> None:
+    source = export_ours("bert", "torchscript")
+    result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="int4", target="cosine>=0.5")
+    assert result.search.met
+    verified = hieronnx.verify(tmp_path / "q.onnx", source)
+    assert verified.passed
+    assert verified.calls
 
 
 # --- options that people look for ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
     from hieronnx.tools.verify.result import VerifyResult
 
 
-def show_carried(result: CarryResult, original: Path, *, as_json: bool, verified: VerifyResult | None = None) -> None:
+def show_carried(
+    result: CarryResult, original: Path, *, as_json: bool, verified: VerifyResult | None = None, depth: int = 1
+) -> None:
     """Print what was carried, notes apart; they are for people."""
     from hieronnx.report.summary import render_carry
 
     print_notes(() if as_json else result.notes)
-    show_written(result, render_carry, "compare", original, as_json=as_json, verified=verified)
+    render = partial(render_carry, depth=depth)
+    show_written(result, render, "compare", original, as_json=as_json, verified=verified)
 
 
 def finish_tool(
@@ -31,6 +35,7 @@ def finish_tool(
     *,
     verified: bool,
     as_json: bool,
+    depth: int | None = None,
     **options: Any,
 ) -> None:
     """Run a tool on a model, verify what it wrote against that if asked, and print it all."""
@@ -40,7 +45,7 @@ def finish_tool(
             from hieronnx.tools.verify.verifying import verify
 
             verification = verify(options["output"], model, progress=report)
-    show_carried(result, model, as_json=as_json, verified=verification)
+    show_carried(result, model, as_json=as_json, verified=verification, depth=1 if depth is None else depth)
     if verification is not None and not verification.passed:
         context.exit(FOUND_SOMETHING)
 

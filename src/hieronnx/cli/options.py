@@ -81,9 +81,9 @@ writing_options = _combine(
 quantizer_options = _combine(
     click.option(
         "--calibration",
-        type=click.Path(path_type=Path),
-        metavar="FILE|FOLDER",
-        help="For static: inputs by name in a .npz file, or a folder of such files.",
+        metavar="FILE|FOLDER|FILE.PY:NAME",
+        help="For static: inputs by name in a .npz file, a folder of such (or of .npy, for one input), or a Python "
+        "function that yields them, a dict for each run.",
     ),
     click.option(
         "--random-calibration",
@@ -106,7 +106,13 @@ quantizer_options = _combine(
         type=click.Choice(["minmax", "entropy", "percentile"]),
         help="For static: how ranges are found; minmax if not given.",
     ),
-    click.option("--symmetric", is_flag=True, help="For static: ranges symmetric about zero."),
+    click.option("--symmetric", is_flag=True, help="For static and int4: ranges symmetric about zero."),
+    click.option(
+        "--block-size",
+        type=click.IntRange(min=16),
+        metavar="N",
+        help="For int4: how many weights share a scale; 32 if not given.",
+    ),
 )
 markdown_option = click.option(
     "--markdown", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write a report, too."

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from hieronnx.cli.carry import finish_tool
-from hieronnx.cli.options import path_argument, quantizer_options, verify_option, writing_options
+from hieronnx.cli.options import depth_option, path_argument, quantizer_options, verify_option, writing_options
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types", "operators", "symmetric"}
-_OF_QUANTIZERS |= {"weight_type", "activation_type", "calibration_method"}
+_OF_QUANTIZERS |= {"weight_type", "activation_type", "calibration_method", "block_size"}
 _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
 
 
@@ -22,8 +22,9 @@ _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
     "--with",
     "tool",
     required=True,
-    type=click.Choice(["dynamic", "static", "fp16"]),
-    help="The tool of ONNX Runtime: to int8, ranges found as it runs or before; or to half precision.",
+    type=click.Choice(["dynamic", "static", "fp16", "int4"]),
+    help="The tool of ONNX Runtime: to int8, ranges found as it runs or before; to half precision; or the weights of "
+    "MatMuls to 4 bits.",
 )
 @click.option(
     "--exclude",
@@ -50,6 +51,7 @@ _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
     help="For --target: what is to be in 8 bits as far as possible; multiply-adds if not given.",
 )
 @click.option("--best", is_flag=True, help="For a --target that cannot be met: write the best that was found.")
+@depth_option("How many levels of calls the report of what is in 8 bits shows; 1 if not given.")
 @verify_option
 @click.pass_context
 def quantize_command(context: click.Context, /, model: Path, **options: Any) -> None:
@@ -60,6 +62,7 @@ def quantize_command(context: click.Context, /, model: Path, **options: Any) -> 
       hieronnx quantize model.onnx -o int8.onnx --with dynamic --exclude 'encoder.layer.0.*'
       hieronnx quantize model.onnx -o int8.onnx --with static --calibration inputs.npz
       hieronnx quantize model.onnx -o int8.onnx --with static --calibration inputs.npz --target 'snr>=30'
+      hieronnx quantize model.onnx -o int4.onnx --with int4 --block-size 64 --exclude lm_head
       hieronnx quantize model.onnx -o half.onnx --with fp16 --exclude '*.LayerNorm'
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.precision.quantizing import quantize
@@ -73,7 +76,7 @@ def quantize_command(context: click.Context, /, model: Path, **options: Any) -> 
         raise click.UsageError("Give one of --calibration and --random-calibration.")
     if ("calibration" in given or "random_calibration" in given) and tool != "static" and "target" not in given:
         raise click.UsageError("Only --with static takes calibration inputs.")
-    if "per_channel" in given and tool == "fp16":
+    if "per_channel" in given and tool not in ("dynamic", "static"):
         raise click.UsageError("--per-channel is for --with dynamic and --with static.")
     if "keep_io_types" in given and tool != "fp16":
         raise click.UsageError("--keep-io-types is for --with fp16.")

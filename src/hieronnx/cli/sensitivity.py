@@ -16,7 +16,7 @@ from hieronnx.cli.options import json_option, path_argument, quantizer_options, 
 @click.option(
     "--with",
     "tool",
-    type=click.Choice(["dynamic", "static"]),
+    type=click.Choice(["dynamic", "static", "int4"]),
     default="dynamic",
     show_default=True,
     help="The quantizer of ONNX Runtime.",

@@ -1,24 +1,69 @@
-"""Precision as text: how sensitive modules are, and what a search for a target tried."""
+"""Precision as text: what is in fewer bits, how sensitive modules are, and what a search for a target tried."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from hieronnx.errors import count, list_some
-from hieronnx.report.names import clean_line
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, draw_arms, select_rows
+from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.tags import label_call
+from hieronnx.report.names import clean_line, name_module
 from hieronnx.report.text import format_size, join_blocks, render_table
 from hieronnx.report.verification import format_error
 
 if TYPE_CHECKING:
-    from hieronnx.tools.precision.result import SensitivityResult, TargetSearch
+    from hieronnx.tools.precision.result import CallPrecision, PrecisionReport, SensitivityResult, TargetSearch
 
 _MODULES = ("module", "class", "introduced", "SNR, dB", "multiply-adds", "bytes")
 _TRIALS = ("in float", "multiply-adds in 8 bits", "bytes in 8 bits", "measured", "")
 _NAMED = 3
 """So many modules are named in a row; the last line names all of those that were chosen."""
+
+
+def render_precision(
+    report: PrecisionReport, hierarchy: Hierarchy, *, depth: int = 1, limit: int = 10, colour: bool = False
+) -> str:
+    """Render what is in fewer bits by call, so many levels below the root; and what is not, by reason and operator."""
+    rows = select_rows(hierarchy)
+    lines, calls = _list_lines(rows, depth), {call.id: call for call in report.calls}
+    arms, few = draw_arms(lines), f"in {report.bits} bits"
+    cells: list[Sequence[str | Text]] = []
+    for line in lines:
+        call = hierarchy.call_by_id[line]
+        label = Text.assemble((arms[line], "dim"), label_call(call, hierarchy.modules[line.module].class_name))
+        cells.append((label, Text(name_module(call), "cyan"), *_count(calls[line])))
+    columns = ("call", "module", few, "in float", "no floats", "bytes before", "after", "why in float")
+    deeper = len(list(rows.walk(report.calls[0].id))) - len(lines)
+    kept = [(group.reason, group.op_type, f"{group.nodes:,}") for group in report.kept[:limit]]
+    more = len(report.kept) - len(kept)
+    return join_blocks(
+        render_table(columns, cells, numbers=columns[2:7], colour=colour)
+        + (f"\n{count(deeper, 'call')} deeper: --depth shows them" if deeper else ""),
+        render_table(("in float", "operator", "nodes"), kept, numbers=("nodes",), colour=colour)
+        + (f"\nand {count(more, 'group')} more" if more else ""),
+    )
+
+
+def _list_lines(rows: TreeRows, depth: int) -> dict[CallId, CallId | None]:
+    """List the calls of a tree from top to bottom, each with the one above it."""
+    lines: dict[CallId, CallId | None] = {}
+    waiting: list[tuple[CallId, CallId | None, int]] = [(rows.hierarchy.calls[0].id, None, 0)]
+    while waiting:
+        call, parent, level = waiting.pop()
+        lines[call] = parent
+        waiting += [(below, call, level + 1) for below in reversed(rows.below[call]) if level < depth]
+    return lines
+
+
+def _count(call: CallPrecision) -> tuple[str, ...]:
+    sizes = ("?" if size is None else format_size(size) for size in (call.bytes_before, call.bytes_after))
+    reasons = ", ".join(f"{reason} {number:,}" for reason, number in call.reasons.items())
+    return (*(f"{number:,}" for number in (call.quantized, call.in_float, call.other)), *sizes, reasons)
 
 
 def render_sensitivity(result: SensitivityResult, *, top: int | None = None, colour: bool = False) -> str:

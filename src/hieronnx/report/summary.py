@@ -13,7 +13,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS
 from hieronnx.report.comparison import render_comparison
 from hieronnx.report.names import clean_name, name_call
-from hieronnx.report.precision import render_search
+from hieronnx.report.precision import render_precision, render_search
 from hieronnx.report.text import format_size, join_blocks, render_table, to_text
 from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.results import WrittenFile, summary_to_dict
@@ -194,14 +194,18 @@ def _render_first(heading: str, columns: Sequence[str], rows: Sequence[Sequence[
     return f"{to_text(f'{heading}{rest}:')}\n{table}" if rows else ""
 
 
-def render_carry(result: CarryResult, *, limit: int = 10, colour: bool = False) -> str:
-    """Render what was carried; of long lists the first `limit` rows."""
+def render_carry(result: CarryResult, *, limit: int = 10, depth: int = 1, colour: bool = False) -> str:
+    """Render what was carried; of long lists the first `limit` rows, of what was quantized so many levels of calls."""
+    precision = ""
+    if result.precision is not None:
+        precision = render_precision(result.precision, result.hierarchy, depth=depth, limit=limit, colour=colour)
     after = len(result.hierarchy.nodes)
     covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call{describe_below(result.hierarchy)}"
     parts = f"{result.untouched:,} untouched, {result.rewritten:,} rewritten, {result.inserted:,} without a counterpart"
     return join_blocks(
         "" if result.search is None else render_search(result.search, colour=colour),
         render_files(result.files, colour=colour),
+        precision,
         f"{count(result.nodes_before, 'node')} became {after:,}, {covered}: {parts}",
         _render_evidence(result.by_evidence, None, colour),
         _render_rewritten(result.rewritten_by_call, limit, colour),

@@ -10,6 +10,7 @@ body of a `Loop` or `Scan` is handed out once for each iteration.
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ Visit: TypeAlias = Callable[[str, str, Array], None]
 
 _BUFFER = 1 << 28
 CPU = "CPUExecutionProvider"
+_TENSOR = re.compile(r"tensor\((\w+)\)")
 _WIDEST = 8  # bytes an element, before its type is known
 FOLDER_ENTRY = "session.model_external_initializers_file_folder_path"
 
@@ -216,6 +218,30 @@ def open_session(path: Path, *, providers: Sequence[str], optimized: bool) -> Se
         return Session(path, ort.InferenceSession(path, options, providers=list(providers)))
     except Exception as error:  # of classes of its own, that share no other base
         raise HieronnxError(f"ONNX Runtime cannot load '{path}': {describe_error(error)}") from error
+
+
+def read_element_types(path: Path, names: Sequence[str]) -> dict[str, int]:
+    """Return the element types of inner tensors of a file's main graph, as ONNX Runtime knows them, without a run.
+
+    What is no tensor is left out.
+
+    Raises:
+        HieronnxError: If it cannot be loaded.
+    """
+    import onnxruntime as ort
+
+    model, listed = _refer(path), {value.name for value in read_skeleton(path).graph.output}
+    for name in names:
+        if name not in listed:
+            model.graph.output.add(name=name)
+    try:
+        options = _make_options(path.parent, threads=1)
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU])
+    except Exception as error:  # of classes of its own, that share no other base
+        raise HieronnxError(f"ONNX Runtime cannot load '{path}': {describe_error(error)}") from error
+    wanted = set(names)
+    found = ((value.name, _TENSOR.fullmatch(value.type)) for value in session.get_outputs() if value.name in wanted)
+    return {name: onnx.TensorProto.DataType.Value(kind[1].upper()) for name, kind in found if kind is not None}
 
 
 # -- the file without its weights -----------------------------------------------------------------------------

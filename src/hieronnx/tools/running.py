@@ -16,14 +16,17 @@ import onnx
 
 from hieronnx.errors import ExportError, describe_error, writing
 from hieronnx.files.external import check_data, copy_data
-from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.opening import open_model, read_structure, require_hierarchy
 from hieronnx.files.staging import data_name, staging
 from hieronnx.files.wire import read_locations
 from hieronnx.files.writing import check_output, list_own_files, serialize
+from hieronnx.graph.shapes import infer_types
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.runtime.sessions import read_element_types
 from hieronnx.tools.carry import CarryResult, carry_temporary
+from hieronnx.tools.carry.carrying import Examine
 from hieronnx.tools.fold.unfolding import unfold_file, unfold_opened
 
 Run: TypeAlias = Callable[[Path, Path, Hierarchy], Iterable[str]]
@@ -41,6 +44,7 @@ def run_tool(
     embed: bool,
     sidecar: bool,
     progress: Callable[[str], None] | None,
+    examine: Examine | None = None,
 ) -> CarryResult:
     """Run a tool, named for messages, on a model and write what it made, with the hierarchy carried onto it.
 
@@ -58,7 +62,7 @@ def run_tool(
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
         report("carrying the hierarchy")
-        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar)
+        result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar, examine=examine)
     return replace(result, notes=(*result.notes, *notes))
 
 
@@ -114,6 +118,19 @@ def copy_permissions(path: Path) -> None:
         shutil.copymode(path, data)
 
 
+def load_floats(source: Path, names: Collection[str]) -> dict[str, onnx.TensorProto]:
+    """Load initializers with their contents."""
+    tensors = {}
+    for tensor in onnx.load(source, load_external_data=False).graph.initializer if names else ():
+        if tensor.name in names:
+            if tensor.data_location == onnx.TensorProto.EXTERNAL:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(source.parent))
+                tensor.ClearField("data_location")
+                del tensor.external_data[:]
+            tensors[tensor.name] = tensor
+    return tensors
+
+
 class Copy(NamedTuple):
     """A copy of a model, the names of chosen nodes in it, and how many nodes got a name of their own for that."""
 
@@ -140,6 +157,25 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     path = folder / "model.onnx"
     path.write_bytes(model.SerializeToString())
     return Copy(path, [node.name for key, node in nodes if (key, first_name(node.output)) in chosen], named)
+
+
+def declare_types(path: Path) -> None:
+    """Declare the types of all tensors in the main graph of a model, for a tool that cannot infer them.
+
+    Such a tool asks onnx, which knows no operators of others, nor the types of what is made of theirs.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    known = {value.name for value in (*graph.value_info, *graph.input, *graph.output)}
+    made = [name for node in graph.node for name in node.output if name and name not in known]
+    inferred = {value.name: info for value, info in infer_types(read_structure(path), {}).items()} if made else {}
+    types = {name: inferred[name] for name in made if name in inferred and inferred[name].type.tensor_type.elem_type}
+    left = [name for name in made if name not in types]
+    for name, element in read_element_types(path, left).items() if left else ():
+        types[name] = onnx.helper.make_tensor_value_info(name, element, None)
+    if types:
+        graph.value_info.extend(types.values())
+        path.write_bytes(model.SerializeToString())
 
 
 def _name_apart(nodes: list[onnx.NodeProto]) -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -18,10 +17,11 @@ from hieronnx.graph.building import view_model
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import first_output, function_key, walk_nodes
 from hieronnx.hierarchy.categories import CATEGORIES, category_of, read_thresholds
-from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, find_common_path, find_owner, select_rows, walk_up
+from hieronnx.hierarchy.hierarchy import Hierarchy, TreeRows, select_rows
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, CallId
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.formulas import Formula, Size, add
+from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, measure_initializers
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import axis_names, count_nodes
@@ -83,7 +83,7 @@ def analyze(
     counts, problems = count_nodes(graph, [node for node, _ in chosen], sizes)
     nodes = tuple(_add_count(item, count) for (_, item), count in zip(chosen, counts, strict=True))
     scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
-    initializers = _measure_initializers(graph, hierarchy, scopes)
+    initializers = measure_initializers(graph, hierarchy, scopes)
     levels = LEVELS if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}
@@ -239,77 +239,17 @@ def _share(nodes: Sequence[AnalyzedNode], limits: Mapping[str, float], known: bo
             yield CategoryShare(name, totals[name], share, limits[name], category.critical)
 
 
-# -- initializers -----------------------------------------------------------------------------------------
-
-
-class _InitializerSize(NamedTuple):
-    """How large an initializer is, and whose it is."""
-
-    elements: int
-    bytes: int
-    parameter: str | None
-    """The parameter or buffer that it holds, where the hierarchy knows."""
-    owner: str | None
-    """The module that has the parameter; else the lowest one above all nodes that read it. None if not known."""
-
-
-def _measure_initializers(
-    model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]
-) -> list[_InitializerSize]:
-    """Measure a model's initializers, those of bodies included; only a sidecar knows whose they are."""
-    with_sidecar = hierarchy if hierarchy is not None and hierarchy.model else None
-    parameters = {item.name: item.parameter for item in with_sidecar.initializers} if with_sidecar else {}
-    graphs = (graph for graph in model.graphs() if isinstance(graph, ir.Graph))
-    sizes = []
-    for value in (value for graph in graphs for value in graph.initializers.values()):
-        parameter, owner = parameters.get(value.name or ""), None
-        if with_sidecar is not None:
-            owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, scopes)
-        sizes.append(_InitializerSize(*measure_initializer(value), parameter, owner))
-    return sizes
-
-
-def measure_initializer(value: ir.Value) -> tuple[int, int]:
-    """Return how many elements an initializer has and how many bytes these take; strings take none."""
-    tensor = value.const_value
-    shape, dtype = (value.shape, value.dtype) if tensor is None else (tensor.shape, tensor.dtype)
-    elements = prod(max(dim, 0) for dim in shape or () if isinstance(dim, int))
-    if dtype is None or dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        return elements, 0
-    return elements, (elements * dtype.bitwidth + 7) // 8
-
-
-def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
-    """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
-    paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
-    return find_common_path(paths) if paths else None
-
-
-def _group_by_call(sizes: Sequence[_InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:
-    """Return for each call the initializers, by position, of its module, of those below it and those that it calls."""
-    by_module: dict[str, list[int]] = defaultdict(list)
-    for position, size in enumerate(sizes):
-        for path in () if size.owner is None else walk_up(size.owner):
-            by_module[path].append(position)
-    by_call: dict[CallId, set[int]] = defaultdict(set)
-    for call in reversed(hierarchy.calls):  # every call comes after the one above it
-        by_call[call.id].update(by_module.get(call.id.module, ()))
-        if call.parent is not None:
-            by_call[call.parent] |= by_call[call.id]
-    return by_call
-
-
 # -- modules ----------------------------------------------------------------------------------------------
 
 
 def _make_lines(
-    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[_InitializerSize]
+    rows: TreeRows, nodes: Iterable[AnalyzedNode], initializers: Sequence[InitializerSize]
 ) -> Iterator[ModuleLine]:
     """Yield the lines in the order of a tree."""
     hierarchy = rows.hierarchy
     own, total = _group_nodes(rows, nodes)
     counted = hierarchy.has_parameter_counts
-    by_call = _group_by_call(initializers, hierarchy) if counted else {}
+    by_call = group_by_call(initializers, hierarchy) if counted else {}
     seen: set[str] = set()
     for call_id, parent, level in _arrange(rows):
         call, module = hierarchy.call_by_id[call_id], hierarchy.modules[call_id.module]

@@ -7,12 +7,12 @@ of two unknown sizes) is an ArithmeticError or a TypeError, and never a wrong nu
 from __future__ import annotations
 
 import ast
-import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hieronnx.graph.sizes import OPERATORS, Operators, evaluate_size
 from hieronnx.tools.results import Result
 
 _POWERS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -131,36 +131,14 @@ def add(*sizes: Size) -> Size:
 # -- reading and writing ----------------------------------------------------------------------------------
 
 
-_OPERATORS: Mapping[type[ast.operator], Callable[[Size, Size], Size]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Pow: _raise,
-}
+_OPERATORS: Operators = {**OPERATORS, ast.Pow: _raise}
 
 
 def read_size(text: str, axes: Collection[str], sizes: Mapping[str, int]) -> Size | None:
     """Read a size as exporters write it, `batch` or `2*batch + 1`; None where it is made of anything but known axes."""
     known = {name: sizes.get(name, Formula((Term(1, {name: 1}),))) for name in {*axes, *sizes}}
-    if text in known:
-        return known[text]
-    try:
-        return _evaluate(ast.parse(text, mode="eval").body, known)
-    except (SyntaxError, LookupError, TypeError, ArithmeticError, ValueError, RecursionError):
-        return None
-
-
-def _evaluate(node: ast.expr, known: Mapping[str, Size]) -> Size:
-    if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_evaluate(node.left, known), _evaluate(node.right, known))
-    if isinstance(node, ast.Name):
-        return known[node.id]
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _evaluate(node.operand, known) * -1
-    raise TypeError(f"'{ast.unparse(node)}' is no size")
+    size: Size | None = evaluate_size(text, known, _OPERATORS)
+    return size
 
 
 def broadcast(a: Size, b: Size) -> Size:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
@@ -23,6 +23,7 @@ from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, Ca
 from hieronnx.match.align.sequences import group
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
+from hieronnx.tools.precision.result import PrecisionReport
 
 _WEAK = frozenset({"name", "dataflow", "root"})
 _MANY = 0.1
@@ -94,14 +95,19 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
         )
 
 
-def carry_temporary(original: OpenedModel, made: Path, output: Path, *, embed: bool, sidecar: bool) -> CarryResult:
+def carry_temporary(
+    original: OpenedModel, made: Path, output: Path, *, embed: bool, sidecar: bool, examine: Examine | None = None
+) -> CarryResult:
     """Carry a hierarchy onto a temporary file that a tool just made of the model, and write that to its place.
 
     Raises:
         HieronnxError: If a file cannot be read or written.
     """
     pair = open_pair(original, made)
-    result = _account(pair, transfer(pair))
+    moved = transfer(pair)
+    result = _account(pair, moved)
+    if examine is not None:
+        result = replace(result, precision=examine(pair, moved))
     return _write(result, made, output, pair.b, embed=embed, sidecar=sidecar, temporary=True)
 
 
@@ -123,6 +129,10 @@ class Transfer:
 
     carried: Carried
     hierarchy: Hierarchy
+
+
+Examine: TypeAlias = Callable[[Pair, Transfer], PrecisionReport]
+"""Takes what was carried, and says what a quantizer did."""
 
 
 def transfer(pair: Pair) -> Transfer:

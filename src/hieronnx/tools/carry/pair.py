@@ -16,11 +16,10 @@ from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.match.by_value import pair_by_fingerprints
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
+from hieronnx.runtime.fitting import fit_inputs
 from hieronnx.runtime.inputs import FileInput, draw_feeds
 from hieronnx.runtime.sessions import Array, Runner, open_runner
 from hieronnx.tools.fold.unfolding import unfold_opened
-
-_DYNAMIC_SIZES = (4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +87,12 @@ def _choose_feeds(a: Runner, b: Runner, inputs: Mapping[str, Array] | None) -> M
         if missing:
             raise HieronnxError(f"there is no array for the input '{missing[0]}'; give one for each input")
         return inputs
-    failure: HieronnxError | None = None
-    for size in _DYNAMIC_SIZES if any(item.is_dynamic for item in a.inputs) else _DYNAMIC_SIZES[:1]:
-        (feeds,) = draw_feeds(a.inputs, 1, dynamic_size=size)
-        try:
-            a.run(feeds)
-            b.run(_fit(b.inputs, a.inputs, feeds))
-        except HieronnxError as error:
-            failure = failure or error
-        else:
-            return feeds
-    raise HieronnxError(f"{failure}; give inputs of your own, an array for each") from failure
+
+    def attempt(feeds: Mapping[str, Array]) -> None:
+        a.run(feeds)
+        b.run(_fit(b.inputs, a.inputs, feeds))
+
+    return draw_feeds(fit_inputs(a.inputs, attempt), 1)[0]
 
 
 def _fit(wanted: Sequence[FileInput], given: Sequence[FileInput], feeds: Mapping[str, Array]) -> dict[str, Array]:

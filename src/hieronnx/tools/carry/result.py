@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
-from hieronnx.tools.precision.result import TargetSearch
+from hieronnx.tools.precision.result import PrecisionReport, TargetSearch
 from hieronnx.tools.written import WritingResult
 
 
@@ -56,6 +56,7 @@ class CarryResult(WritingResult):
         by_evidence: how many nodes there are of each evidence.
         notes: what the user should know, a line each.
         search: of a quantization with a target, what was tried for it.
+        precision: of a quantization, what is in fewer bits now, and why the rest is not.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("strategy", "files")
@@ -74,6 +75,7 @@ class CarryResult(WritingResult):
     by_evidence: Mapping[str, int]
     notes: tuple[str, ...] = ()
     search: TargetSearch | None = None
+    precision: PrecisionReport | None = None
 
     def __repr__(self) -> str:
         nodes = len(self.hierarchy.nodes)

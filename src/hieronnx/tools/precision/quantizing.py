@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +17,13 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.runtime.inputs import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
+from hieronnx.tools.precision.calibration import Calibration, list_runs
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
 from hieronnx.tools.precision.result import TargetSearch, Trial
-from hieronnx.tools.quantize import QUANTIZERS, Quantizer, run_quantizer, translate_options
+from hieronnx.tools.quantize import QUANTIZERS, Quantizer, draw_samples, run_quantizer, translate_options
 
 _DRAWN = 8
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
@@ -35,13 +36,14 @@ def quantize(
     output: str | os.PathLike[str],
     tool: Quantizer,
     exclude: str | Sequence[str] = (),
-    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    calibration: Calibration = (),
     random_calibration: int = 0,
     operators: str | Sequence[str] = (),
     weight_type: str | None = None,
     activation_type: str | None = None,
     calibration_method: str | None = None,
     symmetric: bool = False,
+    block_size: int | None = None,
     target: str | None = None,
     metric: Metric | None = None,
     budget: int | None = None,
@@ -57,17 +59,19 @@ def quantize(
     Args:
         model: The model, with its hierarchy.
         output: Where to write; the sidecar goes beside it.
-        tool: `dynamic` or `static` for int8, `fp16` for half precision.
+        tool: `dynamic` or `static` for int8, `fp16` for half precision, `int4` for the weights of MatMuls alone.
         exclude: What is to stay in float, as `select` takes it: module paths, for all their calls; calls as `path@n`;
             tags; globs over these; `class:X`, `op:X`, `category:X`; with `not`, `and`, `or`. What is below comes too.
-        calibration: For `static`: a .npz file with an array for each input, a folder of such files, or the inputs
-            themselves, a mapping for each run.
+        calibration: For `static`: a .npz file with an array for each input, a .npy file for a model with one, a folder
+            of such files; `file.py:name`, for an iterable or a function that gives one; or that itself: a mapping of
+            arrays by the inputs' names for each run.
         random_calibration: For `static`, if there are no inputs: how many runs with random ones.
         operators: The operators to quantize, if not all that the tool can.
         weight_type: int8, uint8; for `static` int16, uint16, int4 and uint4, too.
         activation_type: For `static`: int8, uint8, int16 or uint16.
         calibration_method: For `static`: minmax, entropy or percentile.
-        symmetric: For `static`: whether ranges are made symmetric about zero.
+        symmetric: For `static` and `int4`: whether ranges are made symmetric about zero.
+        block_size: For `int4`: how many weights share a scale; 32 if not given.
         target: What the quantized model must reach: `snr>=30` in decibels, `cosine>=0.999`, or `drop<=0.01` of the
             metric. As few modules as need be are kept in float for it, beside those excluded.
         metric: Takes a function that runs the model (inputs by name to outputs by name), and returns how good it is.
@@ -77,7 +81,8 @@ def quantize(
         embed: Whether to write the hierarchy into the file as metadata.
         sidecar: Whether to write it beside the file as JSON.
         progress: Called with the name of each stage as it begins.
-        **options: Any option of `quantize_dynamic`, `quantize_static` or `convert_float_to_float16`.
+        **options: Any option of `quantize_dynamic`, `quantize_static`, `convert_float_to_float16` or
+            `MatMulNBitsQuantizer`.
 
     Raises:
         HieronnxError: If the model has no hierarchy, nothing matches a pattern, the tool is missing or fails, the
@@ -96,6 +101,7 @@ def quantize(
         "activation_type": activation_type,
         "calibration_method": calibration_method,
         "symmetric": symmetric,
+        "block_size": block_size,
     }
     options = {**options, **{name: value for name, value in settings.items() if value not in (None, (), False)}}
     translate_options(tool, options)
@@ -105,7 +111,7 @@ def quantize(
             raise InputError("a metric is for a target, as in drop<=0.01; give that, too")
         return run_quantizer(model, output=output, tool=tool, exclude=patterns, **given, **written)
     if tool == "fp16":
-        raise InputError("a target is for quantization to 8 bits; fp16 takes none")
+        raise InputError("a target is for quantization to 8 or 4 bits; fp16 takes none")
     check_known("cost", favour, ("multiply-adds", "bytes"))
     wanted = Target.parse(target, metric)
     opened = open_model(model)
@@ -114,12 +120,13 @@ def quantize(
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         feeds = _read_samples(source, calibration, random_calibration)
         seen, held = _hold_back(feeds)
-        unseen = tool == "dynamic" or held is not seen
+        unseen = tool != "static" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
         once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}
-        search = _search(hierarchy, source, Path(folder), wanted, metric, held, patterns, once, favour, budget, report)
-        search = replace(search, held_back=unseen)
+        judge = Judge(source, wanted, held, metric)
+        task = _Task(source, hierarchy, wanted, judge, held, patterns, once, favour, budget)
+        search = replace(_search(task, Path(folder), report), held_back=unseen)
         chosen = search.chosen or (max(search.trials, key=_order(wanted)) if best else None)
         if chosen is None:
             raise HieronnxError(_explain_unmet(search, wanted))
@@ -129,55 +136,65 @@ def quantize(
     return replace(result, search=search, notes=(*result.notes, *drawn))
 
 
-def _search(
-    hierarchy: Hierarchy,
-    source: Path,
-    folder: Path,
-    target: Target,
-    metric: Metric | None,
-    held: Sequence[Mapping[str, Array]],
-    patterns: Sequence[str],
-    once: Mapping[str, Any],
-    favour: str,
-    budget: int | None,
-    report: Callable[[str], None],
-) -> TargetSearch:
-    """Search which modules must stay in float."""
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a search is to find.
+
+    Attributes:
+        source: The model as a file.
+        hierarchy: Of the model.
+        target: What is to be met.
+        judge: Measures candidates.
+        samples: What the judge runs on.
+        patterns: What stays in float in any case.
+        settings: How every candidate is quantized.
+        favour: What is to be in 8 bits as far as possible.
+        budget: How many candidates may be built; None for as many as the size of the model asks for.
+    """
+
+    source: Path
+    hierarchy: Hierarchy
+    target: Target
+    judge: Judge
+    samples: Sequence[Mapping[str, Array]]
+    patterns: Sequence[str]
+    settings: Mapping[str, Any]
+    favour: str
+    budget: int | None
+
+
+def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetSearch:
+    """Search which modules must stay in float; candidates are written to a folder."""
     from hieronnx.tools.precision.searching import Search, default_budget
     from hieronnx.tools.precision.sensitivity import Costs, rank_modules
     from hieronnx.tools.verify.verifying import verify
 
-    judge = Judge(source, target, held, metric)
-    path = folder / "candidate.onnx"
+    path, hierarchy = folder / "candidate.onnx", task.hierarchy
 
     def build(kept: tuple[str, ...]) -> float:
         report(f"trying {len(kept)} modules in float")
-        run_quantizer(source, output=path, exclude=[*patterns, *kept], sidecar=False, **once)
-        return judge.measure(path)
+        run_quantizer(task.source, output=path, exclude=[*task.patterns, *kept], sidecar=False, **task.settings)
+        return task.judge.measure(path)
 
-    costs = Costs.of(source)
+    costs = Costs.of(task.source)
     report("quantizing everything")
-    run_quantizer(source, output=path, exclude=patterns, **once)
-    modules = rank_modules(hierarchy, verify(path, source, inputs=list(held)), costs)
+    run_quantizer(task.source, output=path, exclude=task.patterns, **task.settings)
+    modules = rank_modules(hierarchy, verify(path, task.source, inputs=list(task.samples)), costs)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    search = Search(target, costs, budget or default_budget(len(modules), depth), build)
-    chosen = search.run(modules, favour)
-    return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), held_back=True)
+    search = Search(task.target, costs, task.budget or default_budget(len(modules), depth), build)
+    chosen = search.run(modules, task.favour)
+    return TargetSearch(str(task.target), tuple(search.trials.values()), chosen, len(task.samples), held_back=True)
 
 
-def _read_samples(
-    source: Path, calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]], drawn: int
-) -> list[dict[str, Array]]:
+def _read_samples(source: Path, calibration: Calibration, drawn: int) -> list[dict[str, Array]]:
     """Read the samples that ranges are found on, and that candidates are measured on."""
     from hieronnx.tools.verify.samples import split_inputs
 
     wanted = read_inputs(source)
-    if isinstance(calibration, str | os.PathLike):
-        return split_inputs(wanted, calibration, 1)
-    listed = list(calibration)
-    if listed:
-        return split_inputs(wanted, listed, 1)
-    return [dict(feeds) for feeds in draw_feeds(wanted, max(drawn, _DRAWN))]
+    runs = list_runs(calibration, wanted)
+    if isinstance(runs, Path) or runs:
+        return split_inputs(wanted, runs, 1)
+    return [dict(feeds) for feeds in draw_samples(source, max(drawn, _DRAWN))]
 
 
 def _hold_back(feeds: Sequence[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:

@@ -1,12 +1,115 @@
-"""What is told of modules and precision: how sensitive each is, and what a search for a target tried."""
+"""What is told of modules and precision: what is in 8 bits, how sensitive each is, what a search for a target tried."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.results import Result
 from hieronnx.tools.verify.deviation import Deviation
+
+
+@dataclass(frozen=True, slots=True)
+class FloatNodes:
+    """Nodes of one operator that stayed in float for one reason.
+
+    Attributes:
+        reason: `excluded`; `constant`: what it computes depends on no input; `no quantized kernel`: the tool has no
+            quantized form of the operator; `operator not chosen`: it was not asked for that; `in control flow`: in a
+            body, which the tool does not enter; `no constant weight`: it multiplies with what is computed; `input in
+            float`: it moves, selects or bounds values, which the tool quantizes only where these are; `left by the
+            tool`, for a reason of its own.
+        op_type: Their operator.
+        nodes: How many.
+    """
+
+    reason: str
+    op_type: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallPrecision:
+    """What a quantizer did to the nodes of one call and of all below it, counted in the model as it was.
+
+    Attributes:
+        module: The module's path.
+        call: Which of its runs.
+        tag: The call's tag.
+        class_name: The module's class.
+        quantized: How many nodes compute in fewer bits, or with weights in fewer bits.
+        in_float: How many stayed as they were.
+        other: How many compute no floats: shapes, indices, conditions.
+        reasons: Of those in float how many stayed so for each reason, the most frequent first.
+        bytes_before: Of the initializers of the module and those below; None where the file does not tell whose
+            they are.
+        bytes_after: The same in the quantized model, with scales and zero points.
+    """
+
+    module: str
+    call: int
+    tag: str
+    class_name: str
+    quantized: int
+    in_float: int
+    other: int
+    reasons: Mapping[str, int]
+    bytes_before: int | None
+    bytes_after: int | None
+
+    @property
+    def id(self) -> CallId:
+        """The call as `path@n`."""
+        return CallId(self.module, self.call)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionReport(Result):
+    """What a quantizer did: how much of a model is in fewer bits, and why the rest is not.
+
+    Attributes:
+        tool: The quantizer.
+        bits: How many bits a quantized weight has, or a number in half precision.
+        calls: All calls, the root first, which has the totals.
+        kept: The nodes that stayed in float, by reason and operator, the most frequent first.
+    """
+
+    _derived: ClassVar[tuple[str, ...]] = ("quantized", "in_float", "other", "bytes_before", "bytes_after")
+
+    tool: str
+    bits: int
+    calls: tuple[CallPrecision, ...]
+    kept: tuple[FloatNodes, ...]
+
+    @property
+    def quantized(self) -> int:
+        """How many nodes of the model compute in fewer bits."""
+        return self.calls[0].quantized
+
+    @property
+    def in_float(self) -> int:
+        """How many stayed in float."""
+        return self.calls[0].in_float
+
+    @property
+    def other(self) -> int:
+        """How many compute no floats."""
+        return self.calls[0].other
+
+    @property
+    def bytes_before(self) -> int | None:
+        """The bytes of all initializers before."""
+        return self.calls[0].bytes_before
+
+    @property
+    def bytes_after(self) -> int | None:
+        """The bytes of all initializers now."""
+        return self.calls[0].bytes_after
+
+    def __repr__(self) -> str:
+        return f"PrecisionReport({self.quantized} nodes in {self.bits} bits, {self.in_float} in float)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
 from hieronnx.tools.analyze.counting import analyze
+from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.quantize import run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
@@ -27,10 +27,10 @@ from hieronnx.tools.verify.verifying import verify
 def sensitivity(
     model: ModelLike,
     *,
-    tool: Literal["dynamic", "static"] = "dynamic",
+    tool: Literal["dynamic", "static", "int4"] = "dynamic",
     inputs: Inputs | None = None,
     samples: int = 1,
-    calibration: str | os.PathLike[str] | Iterable[Mapping[str, Any]] = (),
+    calibration: Calibration = (),
     random_calibration: int = 0,
     progress: Callable[[str], None] | None = None,
     **options: Any,
@@ -41,7 +41,7 @@ def sensitivity(
 
     Args:
         model: The model, with its hierarchy.
-        tool: `dynamic` or `static`.
+        tool: `dynamic`, `static` or `int4`.
         inputs: What to run on, by the names that the file has for them: arrays, or a `.npz` file; random ones if not
             given.
         samples: How many random samples, if none are given.
@@ -57,7 +57,7 @@ def sensitivity(
         >>> hieronnx.sensitivity("model.onnx", inputs="samples.npz").modules[0].module
         'encoder.layer.3.output'
     """
-    check_known("tool", tool, ("dynamic", "static"))
+    check_known("tool", tool, ("dynamic", "static", "int4"))
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:

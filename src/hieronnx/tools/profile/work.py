@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from hieronnx.graph.operators import LOOKUP_OPS, RESHAPE_OPS, SIZE_OPS
 from hieronnx.runtime.profiles import TraceEvent
-from hieronnx.tools.analyze.counting import measure_initializer
+from hieronnx.tools.analyze.initializers import measure_initializer
 from hieronnx.tools.analyze.multiply_adds import Operation, Shape, count_multiply_adds, needs_shapes
 
 # ONNX Runtime does these without touching an element: the result is the same memory under another shape.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from hieronnx.errors import InputError
-from hieronnx.runtime.inputs import FileInput, check_feeds, draw_feeds, read_arrays
+from hieronnx.runtime.fitting import draw_fitting
+from hieronnx.runtime.inputs import FileInput, check_feeds, read_arrays
 from hieronnx.runtime.sessions import Array, Runner
 from hieronnx.tools.verify.references import Sample
 
@@ -66,7 +67,7 @@ def make_file_samples(runner: Runner, inputs: Inputs | None, samples: int) -> li
     """
     if inputs is not None:
         return [Sample(feeds) for feeds in split_inputs(runner.inputs, inputs, samples)]
-    return [Sample(feeds) for feeds in draw_feeds(runner.inputs, samples)]
+    return [Sample(feeds) for feeds in draw_fitting(runner.inputs, runner.run, samples)]
 
 
 def split_inputs(wanted: Sequence[FileInput], inputs: Inputs, samples: int) -> list[dict[str, Array]]:

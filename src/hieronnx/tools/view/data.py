@@ -13,7 +13,7 @@ from hieronnx.hierarchy.categories import CATEGORIES, category_of
 from hieronnx.hierarchy.elsewhere import find_work_elsewhere
 from hieronnx.hierarchy.records import CONFIDENCE, Call
 from hieronnx.hierarchy.tags import label_call
-from hieronnx.tools.analyze.counting import measure_initializer
+from hieronnx.tools.analyze.initializers import measure_initializer
 from hieronnx.tools.analyze.result import AnalysisResult, Tally
 from hieronnx.tools.extract.boundary import read_io
 from hieronnx.tools.extract.source import Source

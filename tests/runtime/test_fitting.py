@@ -11,6 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
+import hieronnx
 from hieronnx.errors import HieronnxError
 from hieronnx.runtime.fitting import draw_fitting, fit_inputs
 from hieronnx.runtime.inputs import Feeds, describe_inputs
@@ -56,12 +57,17 @@ def make_dim(size: str) -> onnx.TensorShapeProto.Dimension:
     return onnx.TensorShapeProto.Dimension(**({} if size == "?" else {"dim_param": size}))
 
 
-@pytest.mark.parametrize(("x", "past", "mask", "trials"), FORMS)
-def test_a_past_and_a_mask_fit(x: str, past: str, mask: str, trials: int | None) -> None:
+def make_sized(x: str, past: str, mask: str) -> onnx.ModelProto:
     model = make_decoder("a,b,c", "d,e,f", "g,h")
     for value, form in zip(model.graph.input, (x, past, mask), strict=True):
         for dim, size in zip(value.type.tensor_type.shape.dim, form.split(","), strict=True):
             dim.CopyFrom(make_dim(size))
+    return model
+
+
+@pytest.mark.parametrize(("x", "past", "mask", "trials"), FORMS)
+def test_a_past_and_a_mask_fit(x: str, past: str, mask: str, trials: int | None) -> None:
+    model = make_sized(x, past, mask)
     tried: list[Feeds] = []
     feeds = draw_fitting(describe_inputs(model.graph), make_attempt(model, tried), 2)
     assert len(feeds) == 2
@@ -77,3 +83,24 @@ def test_what_cannot_be_fitted_is_told() -> None:
     inputs = describe_inputs(make_decoder("b,s,4", "b,p,4", "b,t").graph)
     with pytest.raises(HieronnxError, match=r"it does not run; sizes of b, s, p, t .* give inputs of your own"):
         fit_inputs(inputs, attempt)
+
+
+def test_every_tool_that_runs_a_file_finds_such_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    onnx.save(make_sized("b,s,4", "b,p,4", "b,p + s"), path)
+    result = hieronnx.profile(path, runs=1, roofline=False)
+    assert result.inputs == {"x": "float32[4,4,4]", "past": "float32[4,4,4]", "mask": "float32[4,8]"}
+    assert any("b 4, s 4, p 4; --dim b=SIZE --dim s=SIZE --dim p=SIZE sets them" in note for note in result.notes)
+    sized = hieronnx.profile(path, runs=1, roofline=False, dims={"s": 1, "p": 6})
+    assert sized.inputs == {"x": "float32[4,1,4]", "past": "float32[4,6,4]", "mask": "float32[4,7]"}
+
+
+def test_an_axis_that_is_the_sum_of_others_is_no_axis_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "decoder.onnx"
+    onnx.save(make_sized("b,s,4", "b,p,4", "b,p + s"), path)
+    free = hieronnx.analyze(path)
+    assert free.total.formula is not None
+    assert {axis for term in free.total.formula.terms for axis in term.axes} <= {"b", "s", "p"}
+    assert any(note.count("--dim") == 3 for note in free.notes)
+    fixed = hieronnx.analyze(path, dims={"b": 2, "s": 3, "p": 5})
+    assert fixed.total.multiply_adds == 2 * (3 * 8 * 4 + 3 * 8 * 4 + 3 * 4 * 4)

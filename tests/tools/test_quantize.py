@@ -19,6 +19,7 @@ import torch
 import transformers
 from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
+from torch import nn
 
 import hieronnx
 from hieronnx import HieronnxError, load
@@ -639,3 +640,29 @@ def test_only_some_operators(tmp_path: Path) -> None:
 def test_options_that_do_not_go_together(options: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(hieronnx.InputError, match=said):
         hieronnx.quantize(export_ours("bert", "torchscript"), output=tmp_path / "q.onnx", **options)
+
+
+def test_rows_are_runs_of_a_file_with_a_fixed_batch(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    path, rows = tmp_path / "net.onnx", tmp_path / "rows.npz"
+    hieronnx.export(model, (torch.zeros(1, 4),), path, exporter="torchscript")
+    (name,) = (value.name for value in onnx.load(path).graph.input)
+    samples = np.random.default_rng(0).standard_normal((6, 4)).astype(np.float32)
+    np.savez(rows, **{name: samples})
+    made = {}
+    for kind, given in {"rows": rows, "runs": [{name: sample[None]} for sample in samples]}.items():
+        hieronnx.quantize(path, output=tmp_path / f"{kind}.onnx", tool="static", calibration=given)
+        made[kind] = onnx.load(tmp_path / f"{kind}.onnx").graph.SerializeToString(deterministic=True)
+    assert made["rows"] == made["runs"]
+    assert hieronnx.sensitivity(path, tool="static", calibration=rows, inputs=rows).samples == 6
+
+
+def test_multiply_adds_are_those_of_the_samples(tmp_path: Path) -> None:
+    model, path = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval(), tmp_path / "net.onnx"
+    axes = {"x": {0: "batch"}}
+    hieronnx.export(model, (torch.zeros(2, 4),), path, exporter="torchscript", input_names=["x"], dynamic_axes=axes)
+    ranked = hieronnx.sensitivity(path, inputs={"x": np.ones((5, 4), np.float32)})
+    assert {item.module: item.multiply_adds for item in ranked.modules} == {"0": 5 * 32, "2": 5 * 16}
+    searched = hieronnx.quantize(path, output=tmp_path / "q.onnx", tool="dynamic", target="snr>=80", best=True).search
+    assert searched is not None
+    assert {trial.multiply_adds for trial in searched.trials} > {1.0}

@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.growth import LONGEST_SHAPE, MOST_NUMBERS, check_growth
 from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.sizes import evaluate_size
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bodies, walk_nodes
 
@@ -31,6 +32,16 @@ _FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS | {"Abs", "Range"}) - {"Div",
 _MOST_NUMBERS = 16
 _MOST_COMPUTED = _MOST_NUMBERS**3  # by a Where, of three lists that are spread out along axes of their own
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
+
+
+def bind_axes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Return the sizes of a model's dynamic axes, by name, that inputs of these shapes give them."""
+    sizes: dict[str, int] = {}
+    for value in model.graph.inputs:
+        for dim, size in zip(value.shape or (), shapes.get(value.name or "", ()), strict=False):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is not None and size > 0:
+                sizes[dim.value] = size
+    return sizes
 
 
 def infer_types(
@@ -94,8 +105,8 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.Mode
     literals = _fold_literals(graph, model.opset_imports)
     for info in (*graph.input, *graph.output, *graph.value_info) if dims else ():
         for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param in dims:
-                dim.dim_value = dims[dim.dim_param]
+            if dim.dim_param and (size := evaluate_size(dim.dim_param, dims)) is not None:
+                dim.dim_value = size
     return copy, literals
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 Operators: TypeAlias = Mapping[type[ast.operator], Callable[[Any, Any], Any]]
@@ -14,6 +14,12 @@ OPERATORS: Operators = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
+
+
+def find_free(axes: Iterable[str]) -> list[str]:
+    """Return the names of axes that are no expressions of others, each once."""
+    names = list(dict.fromkeys(axes))
+    return [name for name in names if evaluate_size(name, {other: 1 for other in names if other != name}) is None]
 
 
 def evaluate_size(text: str, known: Mapping[str, Any], operators: Operators = OPERATORS) -> Any:

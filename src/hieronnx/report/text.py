@@ -13,6 +13,7 @@ from rich.text import Text
 from hieronnx.report.names import clean_name
 
 # Rows are never wrapped or cut, for they are also read by programs: the widest is as wide as it needs to be.
+_LONGEST_NUMBER = 40
 _WIDTH = 100_000
 
 
@@ -42,9 +43,11 @@ def _clean_cell(cell: RenderableType | None) -> RenderableType | None:
 def render_table(
     columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, numbers: Sequence[str] = (), colour: bool = False
 ) -> str:
-    """Render rows as a table; nothing where there are none."""
-    table = make_table(*columns, numbers=numbers)
-    for row in rows:
+    """Render rows as a table; nothing where there are none. A column of numbers that has long texts is one of texts."""
+    listed = list(rows)
+    longest = {name: max((len(row[n]) for row in listed), default=0) for n, name in enumerate(columns)}
+    table = make_table(*columns, numbers=[name for name in numbers if longest.get(name, 0) <= _LONGEST_NUMBER])
+    for row in listed:
         table.add_row(*row)
     return to_text(table, colour=colour) if table.rows else ""
 

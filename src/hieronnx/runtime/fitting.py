@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
+from types import MappingProxyType
 
 from hieronnx.errors import HieronnxError, list_some
-from hieronnx.graph.sizes import evaluate_size
+from hieronnx.graph.sizes import evaluate_size, find_free
 from hieronnx.runtime.inputs import Feeds, FileInput, draw_feeds
 
 _SIZE = 4
@@ -33,22 +34,27 @@ def draw_fitting(inputs: Sequence[FileInput], attempt: Callable[[Feeds], object]
     return draw_feeds(fit_inputs(inputs, attempt) if dynamic and count else inputs, count)
 
 
-def fit_inputs(inputs: Sequence[FileInput], attempt: Callable[[Feeds], object]) -> tuple[FileInput, ...]:
+def fit_inputs(
+    inputs: Sequence[FileInput],
+    attempt: Callable[[Feeds], object],
+    dims: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[FileInput, ...]:
     """Return inputs with a size for every axis, on which the file runs.
 
     Args:
         inputs: What the file must be given.
         attempt: Runs the file, and raises a HieronnxError where that fails.
+        dims: Sizes that axes have in any case, by name.
 
     Raises:
         HieronnxError: If no sizes were found.
     """
     named = _name_axes(inputs)
     axes = list(dict.fromkeys(size for item in named for size in item.shape or () if isinstance(size, str)))
-    free = [axis for axis in axes if not _is_expression(axis, axes)]
+    free = [axis for axis in find_free(axes) if axis not in dims]
     failure: HieronnxError | None = None
     for sizes in islice(_list_sizes(free, _list_steps(inputs)), _MOST_TRIALS):
-        fitted = _set_sizes(named, sizes)
+        fitted = _set_sizes(named, {**sizes, **dims})
         try:
             attempt(draw_feeds(fitted, 1)[0])
         except HieronnxError as error:
@@ -57,11 +63,6 @@ def fit_inputs(inputs: Sequence[FileInput], attempt: Callable[[Feeds], object]) 
             return fitted
     tried = f"; sizes of {list_some(free, _MOST_NAMED)} that fit were not found" if free else ""
     raise HieronnxError(f"{failure}{tried}; give inputs of your own, an array for each") from failure
-
-
-def _is_expression(axis: str, axes: Sequence[str]) -> bool:
-    others = {name: 1 for name in axes if name != axis}
-    return evaluate_size(axis, others) is not None
 
 
 def _name_axes(inputs: Sequence[FileInput]) -> list[FileInput]:

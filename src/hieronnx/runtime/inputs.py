@@ -117,19 +117,15 @@ def read_feeds(path: Path, inputs: Sequence[FileInput]) -> list[Feeds]:
     Raises:
         HieronnxError: If there are none, or they do not fit the model.
     """
-    return [check_feeds(feeds, inputs, f"'{file}'") for file, feeds in _read_all(path, inputs)]
+    return [check_feeds(feeds, inputs, f"'{file}'") for file, feeds in read_arrays(path, inputs)]
 
 
-def read_arrays(path: Path, inputs: Sequence[FileInput]) -> list[Feeds]:
-    """Read arrays as `read_feeds` does, whatever their shapes are.
+def read_arrays(path: Path, inputs: Sequence[FileInput]) -> list[tuple[Path, Feeds]]:
+    """Read arrays as `read_feeds` does, whatever their shapes are; return those of each file.
 
     Raises:
         HieronnxError: If there are none.
     """
-    return [feeds for _, feeds in _read_all(path, inputs)]
-
-
-def _read_all(path: Path, inputs: Sequence[FileInput]) -> list[tuple[Path, Feeds]]:
     files = sorted(p for p in path.iterdir() if p.suffix in (".npz", ".npy")) if path.is_dir() else [path]
     if not files:
         raise InputError(

@@ -13,9 +13,10 @@ from hieronnx.errors import InputError, check_known, list_some, require
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
 from hieronnx.runtime.fitting import draw_fitting
-from hieronnx.runtime.inputs import Feeds, check_feeds, read_feeds, read_inputs, read_outputs
+from hieronnx.runtime.inputs import Feeds, read_inputs, read_outputs
+from hieronnx.runtime.runs import split_inputs
 from hieronnx.runtime.saturation import clips_products
-from hieronnx.runtime.sessions import CPU, Session, open_session
+from hieronnx.runtime.sessions import CPU, Array, Session, open_session
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.carry.carrying import Transfer
 from hieronnx.tools.carry.pair import Pair
@@ -95,7 +96,7 @@ def run_quantizer(
                 f"fp16 can leave no node in float that is in a body of control flow or in a function, as "
                 f"'{inner.name or inner.output}' of '{inner.scope}' is; exclude other modules"
             )
-        feeds = _get_feeds(source, calibration, random_calibration)
+        feeds = read_samples(source, calibration, random_calibration)
         copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
         QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translated)
         if shared:
@@ -187,16 +188,20 @@ def _find_type(name: Any) -> Any:
     return QuantType[_TYPES[name]]
 
 
-def _get_feeds(source: Path, given: Calibration, drawn: int) -> list[Feeds]:
+def read_samples(source: Path, given: Calibration, drawn: int) -> list[dict[str, Array]]:
+    """Return the inputs of each run: those given, or so many at random.
+
+    Raises:
+        HieronnxError: If they do not fit the file, or it runs on none.
+    """
     inputs = read_inputs(source)
     runs = list_runs(given, inputs)
-    if isinstance(runs, Path):
-        return read_feeds(runs, inputs)
-    checked = [check_feeds(feeds, inputs, f"run {number} of the calibration") for number, feeds in enumerate(runs)]
-    return checked or (draw_samples(source, drawn) if drawn else [])
+    if isinstance(runs, Path) or runs:
+        return split_inputs(inputs, runs, 1)
+    return draw_samples(source, drawn) if drawn else []
 
 
-def draw_samples(source: Path, count: int) -> list[Feeds]:
+def draw_samples(source: Path, count: int) -> list[dict[str, Array]]:
     """Draw inputs at random that fit one another.
 
     Raises:
@@ -210,7 +215,7 @@ def draw_samples(source: Path, count: int) -> list[Feeds]:
             sessions.append(open_session(source, providers=[CPU], optimized=True))
         sessions[0].run(feeds, names)
 
-    return draw_fitting(read_inputs(source), attempt, count)
+    return [dict(feeds) for feeds in draw_fitting(read_inputs(source), attempt, count)]
 
 
 # -- the tools, imported when they run --------------------------------------------------------------------

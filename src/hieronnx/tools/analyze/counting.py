@@ -24,7 +24,7 @@ from hieronnx.tools.analyze.formulas import Formula, Size, add
 from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, measure_initializers
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
-from hieronnx.tools.analyze.shapes import axis_names, count_nodes
+from hieronnx.tools.analyze.shapes import count_nodes, list_axes
 from hieronnx.tools.fold.unfolding import unfold_opened
 
 
@@ -210,7 +210,7 @@ def _note_fused(nodes: Sequence[AnalyzedNode]) -> Iterator[str]:
 
 def _note_axes(model: ir.Model, nodes: Iterable[AnalyzedNode], dims: Mapping[str, int]) -> Iterator[str]:
     """Say which axes would have to be known for all multiply-adds to be numbers."""
-    names = sorted({name for value in model.graph.inputs for name in axis_names(value) if name not in dims})
+    names = sorted(name for name in list_axes(model) if name not in dims)
     if names and any(node.multiply_adds is None for node in nodes):
         options = " ".join(f"--dim {name}=SIZE" for name in names)
         yield f"the sizes of dynamic axes are not known; {options} counts the multiply-adds that depend on them"

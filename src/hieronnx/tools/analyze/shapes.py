@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
 from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.sizes import find_free
 from hieronnx.graph.walks import walk_nodes
 from hieronnx.tools.analyze.formulas import Size, read_size
 from hieronnx.tools.analyze.multiply_adds import Operation, count_multiply_adds, needs_shapes
@@ -65,7 +66,7 @@ class _Shapes:
     def __init__(self, model: ir.Model, dims: Mapping[str, int]) -> None:
         self._model = model
         self._dims = dims
-        self._axes = {name for value in model.graph.inputs for name in axis_names(value)}
+        self._axes = list_axes(model)
         self._inferred: dict[ir.Value, _Sizes] = {}
         if dims:
             _check_dims(model, dims)
@@ -123,6 +124,11 @@ def _check_dims(model: ir.Model, dims: Mapping[str, int]) -> None:
         if name not in names:
             listed = f"; its dynamic axes are: {', '.join(names)}" if names else ": it has no dynamic axis with a name"
             raise InputError(f"the model has no dynamic axis '{name}'{listed}")
+
+
+def list_axes(model: ir.Model) -> list[str]:
+    """Return the names of the dynamic axes of a model's inputs that are no expressions of others."""
+    return find_free(name for value in model.graph.inputs for name in axis_names(value))
 
 
 def axis_names(value: ir.Value) -> Iterator[str]:

@@ -243,8 +243,19 @@ def _rebase_initializers(
         origins = tuple(rebased.new_ids[origin] for origin in old.origins if origin in rebased.new_ids)
         # What others made of a parameter of theirs is none any more to this module.
         made_outside = bool(old.origins) and not origins and not _is_below(old.parameter or "", part.call.module)
-        parameter = None if old.parameter is None or made_outside else rebase_parameter(old.parameter, rebased)
+        known = None if old.parameter is None or made_outside else _choose_name(source, rebased, name, old.parameter)
+        parameter = None if known is None else rebase_parameter(known, rebased)
         yield Initializer(renamed.get(name, name), parameter, origins)
+
+
+def _choose_name(source: Source, rebased: Rebased, initializer: str, parameter: str) -> str:
+    """Return the name of a parameter: of one that is tied, that which a module of the part has for it.
+
+    torch calls the initializer of a tied parameter by one of its names, and the hierarchy knows it by the first.
+    """
+    owner, _, last = initializer.rpartition(".")
+    is_own = owner in rebased.paths and last in source.hierarchy.modules[owner].direct_parameters
+    return initializer if is_own and parameter.rpartition(".")[0] not in rebased.paths else parameter
 
 
 def rebase_parameter(parameter: str, rebased: Rebased) -> str:

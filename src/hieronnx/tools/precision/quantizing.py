@@ -14,16 +14,15 @@ import numpy as np
 
 from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.boundary import reads_files
-from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
-from hieronnx.tools.precision.calibration import Calibration, list_runs
+from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
 from hieronnx.tools.precision.result import TargetSearch, Trial
-from hieronnx.tools.quantize import QUANTIZERS, Quantizer, draw_samples, run_quantizer, translate_options
+from hieronnx.tools.quantize import QUANTIZERS, Quantizer, read_samples, run_quantizer, translate_options
 
 _DRAWN = 8
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
@@ -118,14 +117,14 @@ def quantize(
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     report = progress or (lambda _stage: None)
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
-        feeds = _read_samples(source, calibration, random_calibration)
+        feeds = read_samples(source, calibration, max(random_calibration, _DRAWN))
         seen, held = _hold_back(feeds)
         unseen = tool != "static" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
         once: dict[str, Any] = {"tool": tool, "calibration": seen if tool == "static" else (), **options}
         judge = Judge(source, wanted, held, metric)
-        task = _Task(source, hierarchy, wanted, judge, held, patterns, once, favour, budget)
+        task = _Task(opened, source, hierarchy, wanted, judge, held, patterns, once, favour, budget)
         search = replace(_search(task, Path(folder), report), held_back=unseen)
         chosen = search.chosen or (max(search.trials, key=_order(wanted)) if best else None)
         if chosen is None:
@@ -141,7 +140,8 @@ class _Task:
     """What a search is to find.
 
     Attributes:
-        source: The model as a file.
+        opened: The model.
+        source: The same as a file.
         hierarchy: Of the model.
         target: What is to be met.
         judge: Measures candidates.
@@ -152,6 +152,7 @@ class _Task:
         budget: How many candidates may be built; None for as many as the size of the model asks for.
     """
 
+    opened: OpenedModel
     source: Path
     hierarchy: Hierarchy
     target: Target
@@ -176,7 +177,8 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
         run_quantizer(task.source, output=path, exclude=[*task.patterns, *kept], sidecar=False, **task.settings)
         return task.judge.measure(path)
 
-    costs = Costs.of(task.source)
+    shapes = {name: array.shape for name, array in task.samples[0].items()}
+    costs = Costs.of(task.opened, shapes)
     report("quantizing everything")
     run_quantizer(task.source, output=path, exclude=task.patterns, **task.settings)
     modules = rank_modules(hierarchy, verify(path, task.source, inputs=list(task.samples)), costs)
@@ -184,17 +186,6 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
     search = Search(task.target, costs, task.budget or default_budget(len(modules), depth), build)
     chosen = search.run(modules, task.favour)
     return TargetSearch(str(task.target), tuple(search.trials.values()), chosen, len(task.samples), held_back=True)
-
-
-def _read_samples(source: Path, calibration: Calibration, drawn: int) -> list[dict[str, Array]]:
-    """Read the samples that ranges are found on, and that candidates are measured on."""
-    from hieronnx.tools.verify.samples import split_inputs
-
-    wanted = read_inputs(source)
-    runs = list_runs(calibration, wanted)
-    if isinstance(runs, Path) or runs:
-        return split_inputs(wanted, runs, 1)
-    return [dict(feeds) for feeds in draw_samples(source, max(drawn, _DRAWN))]
 
 
 def _hold_back(feeds: Sequence[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:

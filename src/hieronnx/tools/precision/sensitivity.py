@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from hieronnx.errors import check_known
 from hieronnx.files.boundary import reads_files
-from hieronnx.files.opening import open_model, require_hierarchy
+from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.shapes import bind_axes
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
+from hieronnx.runtime.inputs import read_inputs
+from hieronnx.runtime.runs import Inputs, check_samples, split_inputs
+from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
-from hieronnx.tools.quantize import run_quantizer
+from hieronnx.tools.quantize import draw_samples, run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.result import VerifyResult
-from hieronnx.tools.verify.samples import Inputs
 from hieronnx.tools.verify.verifying import verify
 
 
@@ -58,6 +61,7 @@ def sensitivity(
         'encoder.layer.3.output'
     """
     check_known("tool", tool, ("dynamic", "static", "int4"))
+    check_samples(samples)
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
     with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
@@ -71,10 +75,19 @@ def sensitivity(
             progress=progress,
             **options,
         )
-        verified = verify(path, model, inputs=inputs, samples=samples)
-        modules = rank_modules(hierarchy, verified, Costs.of(model))
+        given = _read_runs(opened, inputs, samples)
+        verified = verify(path, model, inputs=given)
+        shapes = {name: array.shape for name, array in given[0].items()}
+        modules = rank_modules(hierarchy, verified, Costs.of(opened, shapes))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
     return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, quantized.notes)
+
+
+def _read_runs(opened: OpenedModel, inputs: Inputs | None, samples: int) -> list[dict[str, Array]]:
+    with as_file(opened) as source:
+        if inputs is None:
+            return draw_samples(source, samples)
+        return split_inputs(read_inputs(source), inputs, samples)
 
 
 class Costs:
@@ -84,11 +97,11 @@ class Costs:
         self.multiply_adds, self.bytes = multiply_adds, parameter_bytes
 
     @classmethod
-    def of(cls, model: ModelLike) -> Costs:
-        """Count the multiply-adds and the parameters' bytes of all modules."""
+    def of(cls, opened: OpenedModel, sample: Mapping[str, Sequence[int]]) -> Costs:
+        """Count the multiply-adds and the parameters' bytes of all modules, for inputs of a sample's shapes."""
         adds: dict[str, int] = {}
         sizes: dict[str, int] = {}
-        for line in analyze(model, all_calls=True).modules:
+        for line in analyze(opened, all_calls=True, dims=bind_axes(opened.model, sample)).modules:
             path = line.call.id.module
             given = line.total.multiply_adds
             adds[path] = adds.get(path, 0) + (given if isinstance(given, int) else 0)

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import count, list_some
 from hieronnx.graph.building import view_model
+from hieronnx.graph.shapes import bind_axes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Node
 from hieronnx.tools.carry.carrying import Transfer, transfer
@@ -22,7 +23,7 @@ from hieronnx.tools.profile.measuring import Measured
 from hieronnx.tools.profile.result import KINDS, CallTime, Kernel, KernelShare, Machine
 from hieronnx.tools.profile.roofline import find_bound
 from hieronnx.tools.profile.sharing import WorkOfOrigins
-from hieronnx.tools.profile.work import bind_axes, find_input_shapes, measure_kernel
+from hieronnx.tools.profile.work import find_input_shapes, measure_kernel
 
 _MEMCPY = frozenset({"MemcpyFromHost", "MemcpyToHost"})
 _MOST_NAMES = 3

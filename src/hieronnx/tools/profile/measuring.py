@@ -10,8 +10,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeAlias
 
-from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.errors import InputError, check_known
 from hieronnx.files.opening import OpenedModel
+from hieronnx.graph.shapes import bind_axes
+from hieronnx.graph.sizes import find_free
+from hieronnx.runtime.fitting import fit_inputs
 from hieronnx.runtime.inputs import FileInput, check_feeds, draw_feeds, read_feeds
 from hieronnx.runtime.profiles import ProfiledSession, Trace, open_profiled
 from hieronnx.tools.carry.pair import Pair, open_pair
@@ -19,7 +22,6 @@ from hieronnx.tools.carry.pair import Pair, open_pair
 Inputs: TypeAlias = Mapping[str, Any] | str | os.PathLike[str] | None
 """Arrays by name, a file or folder of them, or None for random ones."""
 
-_DYNAMIC_SIZES = (4, 2, 1)
 _SESSIONS = 4
 _PLAIN_SHARE = 8
 _LEAST_PLAIN = 2
@@ -151,7 +153,7 @@ def _start(opened: OpenedModel, level: str, settings: Settings, stack: ExitStack
     session = stack.enter_context(
         open_profiled(opened, optimization=level, providers=settings.providers, threads=settings.threads)
     )
-    feeds, notes = _choose_feeds(session, settings, opened.name)
+    feeds, notes = _choose_feeds(session, settings, opened)
     for _ in range(settings.warmup - 1):  # the inputs were tried once
         session.run(feeds)
     return _Running(opened, session, feeds, notes)
@@ -187,7 +189,9 @@ def _join(a: Measured, b: Measured) -> Measured:
 # -- inputs -----------------------------------------------------------------------------------------------
 
 
-def _choose_feeds(session: ProfiledSession, settings: Settings, name: str) -> tuple[Mapping[str, Any], list[str]]:
+def _choose_feeds(
+    session: ProfiledSession, settings: Settings, opened: OpenedModel
+) -> tuple[Mapping[str, Any], list[str]]:
     """Return inputs on which the model runs, and what the user should know of them; it is run on them once."""
     inputs = session.inputs
     axes = list(dict.fromkeys(size for item in inputs for size in item.shape or () if isinstance(size, str)))
@@ -197,18 +201,12 @@ def _choose_feeds(session: ProfiledSession, settings: Settings, name: str) -> tu
         feeds = _read_given(settings.inputs, inputs)
         session.run(feeds)
         return feeds, []
-    open_axes = [axis for axis in axes if axis not in settings.dims]
-    failure: HieronnxError | None = None
-    for size in _DYNAMIC_SIZES if any(item.is_dynamic for item in inputs) else _DYNAMIC_SIZES[:1]:
-        (feeds,) = draw_feeds(inputs, 1, dynamic_size=size, dims=settings.dims)
-        try:
-            session.run(feeds)
-        except HieronnxError as error:
-            failure = failure or error
-            continue
-        options = " ".join(f"--dim {axis}=SIZE" for axis in open_axes)
-        return feeds, [f"dynamic axes of '{name}' had size {size}; {options} sets them"] if open_axes else []
-    raise HieronnxError(f"{failure}; give inputs of your own, an array for each") from failure
+    (feeds,) = draw_feeds(fit_inputs(inputs, session.run, settings.dims), 1)
+    sizes = bind_axes(opened.model, {name: array.shape for name, array in feeds.items()})
+    chosen = [axis for axis in find_free(axes) if axis not in settings.dims]
+    made = ", ".join(f"{axis} {sizes[axis]}" for axis in chosen)
+    options = " ".join(f"--dim {axis}=SIZE" for axis in chosen)
+    return feeds, [f"dynamic axes of '{opened.name}' had these sizes: {made}; {options} sets them"] if chosen else []
 
 
 def _read_given(given: Mapping[str, Any] | str | os.PathLike[str], inputs: Sequence[FileInput]) -> Mapping[str, Any]:

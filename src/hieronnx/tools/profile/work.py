@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -126,13 +126,3 @@ def find_input_shapes(
                 if value in inputs and shape is not None:
                     found[inputs[value]] = tuple(size for size in shape if isinstance(size, int))
     return found
-
-
-def bind_axes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Return the sizes of a model's dynamic axes, by name, that inputs of these shapes give them."""
-    sizes: dict[str, int] = {}
-    for value in model.graph.inputs:
-        for dim, size in zip(value.shape or (), shapes.get(value.name or "", ()), strict=False):
-            if isinstance(dim, ir.SymbolicDim) and dim.value is not None and size > 0:
-                sizes[dim.value] = size
-    return sizes

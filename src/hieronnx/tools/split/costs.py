@@ -12,7 +12,7 @@ import numpy as np
 
 from hieronnx.errors import InputError, count, list_some
 from hieronnx.hierarchy.records import CallId
-from hieronnx.tools.analyze.shapes import axis_names, count_nodes
+from hieronnx.tools.analyze.shapes import count_nodes, list_axes
 from hieronnx.tools.split.balance import Numbers, join_weights, sum_costs
 from hieronnx.tools.split.timeline import TensorSizes, Timeline, count_weight, is_literal_node, list_weights
 
@@ -48,7 +48,7 @@ def _count_multiply_adds(timeline: Timeline, dims: Mapping[str, int], notes: lis
     """Return the multiply-adds of each node of the main graph, its bodies included."""
     source = timeline.source
     counts, _ = count_nodes(source.opened.model, source.nodes, dims)
-    named = sorted({n for value in source.opened.model.graph.inputs for n in axis_names(value) if n not in dims})
+    named = sorted(name for name in list_axes(source.opened.model) if name not in dims)
     if named and not all(isinstance(item, int) for item in counts):
         raise InputError(
             "the multiply-adds depend on dynamic axes; give their sizes, as in "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from hieronnx.errors import InputError, check_known, require
 from hieronnx.files.pipeline import PipelineDocument, StageEntry, read_pipeline
+from hieronnx.graph.sizes import evaluate_size
 from hieronnx.runtime.inputs import FileInput, check_feeds, draw_feeds, read_inputs
 from hieronnx.runtime.sessions import Array, Session, open_session
 
@@ -134,8 +136,8 @@ def measure_run(folder: Path, dims: Mapping[str, int]) -> dict[str, int]:
     pipeline = Pipeline(folder, optimization="none")
     wanted: dict[str, FileInput] = {}
     for item in (item for inputs in pipeline.stage_inputs for item in inputs if item.name in pipeline.input_names):
-        shape = None if item.shape is None else tuple(dims.get(s, s) if isinstance(s, str) else s for s in item.shape)
-        wanted[item.name] = FileInput(item.name, item.dtype, shape)
+        sizes = (evaluate_size(size, dims) if isinstance(size, str) else size for size in item.shape or ())
+        wanted[item.name] = replace(item, shape=None if item.shape is None else tuple(sizes))
     if unknown := [str(item) for item in wanted.values() if item.shape is None or item.is_dynamic]:
         raise InputError(f"the sizes of {', '.join(unknown)} are not all given")
     values: dict[str, Array] = dict(draw_feeds(list(wanted.values()), 1)[0])

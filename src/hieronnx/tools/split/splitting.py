@@ -29,6 +29,7 @@ from hieronnx.files.writing import write
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.targets import find_outermost
+from hieronnx.runtime.fitting import fit_inputs
 from hieronnx.runtime.inputs import Feeds, draw_feeds, read_feeds, read_inputs, read_outputs
 from hieronnx.runtime.sessions import as_file, open_session
 from hieronnx.tools.extract.extracting import Extractor
@@ -115,7 +116,7 @@ def split(
         if dims and any(cut.bytes is None for cut in records[1]):
             records = records[0], _measure_cuts(new, records[1], dims, notes)
             _write_document(new, _make_document(extractor, chosen, records, sizes))
-        checked = check_pipeline(model, new, inputs) if check else None
+        checked = check_pipeline(model, new, inputs, dims) if check else None
     if triton is not None:
         write_triton(folder, triton)
     return SplitResult(
@@ -306,7 +307,10 @@ def _make_document(
 
 
 def check_pipeline(
-    model: ModelLike, folder: Path, inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None
+    model: ModelLike,
+    folder: Path,
+    inputs: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    dims: Mapping[str, int] | None = None,
 ) -> SplitCheck:
     """Run a model and its stages on the same inputs, without optimization, and compare what they give.
 
@@ -316,14 +320,16 @@ def check_pipeline(
     require("onnxruntime", "runtime")
     with as_file(open_structure(model)) as path:
         wanted = read_inputs(path)
+        # In sessions of the same kind: prepacked weights, say, are multiplied by another kernel.
+        session, outputs = open_session(path, providers=["CPUExecutionProvider"], optimized=False), read_outputs(path)
         feeds: Feeds
         if isinstance(inputs, Mapping):
             feeds = {name: np.asarray(array) for name, array in inputs.items()}
+        elif inputs is not None:
+            feeds = read_feeds(Path(inputs), wanted)[0]
         else:
-            feeds = draw_feeds(wanted, 1)[0] if inputs is None else read_feeds(Path(inputs), wanted)[0]
-        # In sessions of the same kind: prepacked weights, say, are multiplied by another kernel.
-        session = open_session(path, providers=["CPUExecutionProvider"], optimized=False)
-        whole = session.run(feeds, read_outputs(path))
+            feeds = draw_feeds(fit_inputs(wanted, lambda drawn: session.run(drawn, outputs), dims or {}), 1)[0]
+        whole = session.run(feeds, outputs)
     parts = Pipeline(folder, optimization="none").run(feeds)
     different = {}
     for name, expected in whole.items():

@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.sizes import evaluate_size
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.extract.model import ValueTypes
 from hieronnx.tools.extract.source import Source
@@ -133,12 +134,12 @@ class TensorSizes:
         return (math.prod(known) * ir.DataType[dtype].bitwidth + 7) // 8
 
     def _fix(self, size: int | str | None) -> int | str | None:
-        return self._dims.get(size, size) if isinstance(size, str) else size
+        return evaluate_size(size, self._dims) if isinstance(size, str) else size
 
     @cached_property
     def _inferred(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:
         try:
-            return infer_types(self._source.opened.model, self._dims, lambda name: name in self._dims)
+            return infer_types(self._source.opened.model, self._dims, lambda name: self._fix(name) is not None)
         except HieronnxError:  # then sizes are not known; whoever needs types says so
             return {}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError, InputError, check_known
+from hieronnx.errors import HieronnxError, check_known
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.operators import INTEGER_PRODUCT_OPS, RANDOM_OPS, name_operator
@@ -20,6 +20,7 @@ from hieronnx.graph.walks import walk_nodes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.runtime.profiles import find_providers
+from hieronnx.runtime.runs import Inputs, check_samples
 from hieronnx.runtime.saturation import clips_products
 from hieronnx.runtime.sessions import Runner, open_runner
 from hieronnx.tools.fold.unfolding import open_flat
@@ -30,7 +31,7 @@ from hieronnx.tools.verify.opening import check_same_weights, give_hierarchy, op
 from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
 from hieronnx.tools.verify.result import SkippedCall, VerifiedCall, VerifyResult
-from hieronnx.tools.verify.samples import Inputs, make_file_samples, make_torch_samples
+from hieronnx.tools.verify.samples import make_file_samples, make_torch_samples
 from hieronnx.tools.verify.sampling import SampleErrors
 
 if TYPE_CHECKING:
@@ -99,8 +100,7 @@ def verify(
     """
     report = progress or (lambda _stage: None)
     check_known("level of optimization", optimization, OPTIMIZATIONS)
-    if samples < 1:
-        raise InputError(f"{samples} samples are none; give 1 or more")
+    check_samples(samples)
     given = args if isinstance(args, tuple) else (args,)
     with _optimized(model, optimization, report) as plain:
         opened = give_hierarchy(plain, reference)

@@ -196,6 +196,8 @@ def _dump_node(source: Source, index: int, numbers: Mapping[Any, int], texts: Te
 
 def write_attribute(attribute: ir.Attr) -> str:
     """Write an attribute in a line: small tensors whole, others by their type and shape."""
+    if attribute.is_ref():  # given where the function is called
+        return f"@{attribute.ref_attr_name}"
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return "graph"
     if attribute.type == ir.AttributeType.TENSOR:
@@ -203,7 +205,7 @@ def write_attribute(attribute: ir.Attr) -> str:
         shape = "×".join(map(str, tensor.shape)) or "scalar"
         small = tensor.size <= 16 and tensor.dtype != ir.DataType.STRING
         return f"{tensor.dtype} {shape}" + (f" {tensor.numpy().tolist()}" if small else "")
-    return _cut(str(attribute.value) if attribute.ref_attr_name is None else f"@{attribute.ref_attr_name}")
+    return _cut(str(attribute.value))
 
 
 def _shorten(key: str, text: str) -> str:

@@ -13,7 +13,7 @@ from hieronnx.graph.walks import body_key, first_name, function_key, proto_bodie
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.runtime.flattening import fill_references
-from hieronnx.tools.fold.record import ORIGINS_KEY, SCOPE_KEY, CallRecord, FoldRecord, decode_ways
+from hieronnx.tools.fold.record import ORIGINS_KEY, SCOPE_KEY, CallRecord, FoldRecord, decode_ways, digest_operators
 from hieronnx.tools.fold.scopes import RelativeScopes
 from hieronnx.tools.fold.types import UnfoldedTypes
 from hieronnx.tools.replace.graph import Names
@@ -224,22 +224,25 @@ class Expander:
     def _find_tape(self, call: CallId, function: onnx.FunctionProto) -> _Tape | None:
         """Return the record of a call if it is of this function as it is."""
         record = None if self._record is None else self._record.calls.get(str(call))
-        if record is not None and [len(row) for row in record.names] == list(self._measure(function.node)):
-            return _Tape(record)
+        if record is not None:
+            rows = list(self._measure(function.node))
+            operators = digest_operators(op_type for op_type, _ in rows if op_type is not None)
+            if operators == record.operators and [len(row) for row in record.names] == [count for _, count in rows]:
+                return _Tape(record)
         self.inexact.append(call)
         return None
 
-    def _measure(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[int]:
-        """Yield how many names the nodes and bodies of a function have, in the order of a record."""
+    def _measure(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[tuple[str | None, int]]:
+        """Yield the operators of a function's nodes, None for bodies, and how many names each has, as a record does."""
         for node in nodes:
             function = self._functions.get((node.domain, node.op_type, node.overload))
             if function is not None:
                 yield from self._measure(function.node)
                 continue
-            yield 1 + len(node.output)
+            yield node.op_type, 1 + len(node.output)
             bodies = [body for _, body in proto_bodies(node)]
             for body in bodies:
-                yield len({item.name for item in (*body.input, *body.initializer)})
+                yield None, len({item.name for item in (*body.input, *body.initializer)})
             for body in bodies:
                 yield from self._measure(body.node)
 

@@ -7,12 +7,13 @@ each call are on the model, with their evidence where it differs, and the order 
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from hieronnx.hierarchy.records import CONFIDENCE
 
@@ -29,6 +30,8 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True):
     """The nodes of a call as they were: for each its name and outputs, for each body the names that it has itself."""
 
     names: list[list[str]]
+    operators: str
+    """Of the nodes, as `digest_operators` gives them: so it shows where the function's nodes are others."""
     evidence: dict[int, tuple[str, str]] = {}
     """Evidence and rule of the nodes, by their places, where the function's node says something else."""
 
@@ -47,6 +50,8 @@ class FoldRecord(msgspec.Struct, frozen=True):
             received or returned, the place in that, the graph and the tensor.
         types: what the file said of tensors, where calls that share a function differ in it: the graph, the name, and a
             ValueInfoProto.
+        annotations: what the main graph said of the quantization of tensors that are in functions now, as
+            TensorAnnotation.
     """
 
     calls: dict[str, CallRecord]
@@ -56,6 +61,7 @@ class FoldRecord(msgspec.Struct, frozen=True):
     domains: list[str]
     bound: list[tuple[str, int, int, str, str]]
     types: list[tuple[str, str, bytes]]
+    annotations: list[bytes] = []
 
 
 def encode_record(record: FoldRecord) -> str:
@@ -80,12 +86,22 @@ def decode_record(text: str) -> FoldRecord:
     said = {evidence for call in record.calls.values() for evidence, _ in call.evidence.values()}
     if unknown := sorted(said - CONFIDENCE.keys()):
         raise ValueError(f"'{unknown[0]}' is no evidence")
-    for _, name, content in record.types:
-        try:
-            onnx.ValueInfoProto.FromString(content)
-        except DecodeError as error:
-            raise ValueError(f"the type of '{name}' is none") from error
+    _check_messages(onnx.ValueInfoProto, (content for _, _, content in record.types), "type")
+    _check_messages(onnx.TensorAnnotation, record.annotations, "annotation")
     return record
+
+
+def _check_messages(kind: type[Message], contents: Iterable[bytes], name: str) -> None:
+    try:
+        for content in contents:
+            kind.FromString(content)
+    except DecodeError as error:
+        raise ValueError(f"it has a {name} of a tensor that is none") from error
+
+
+def digest_operators(op_types: Iterable[str]) -> str:
+    """Return a short text that two lists of operators share only where they are the same."""
+    return hashlib.blake2b("\0".join(op_types).encode(), digest_size=8).hexdigest()
 
 
 def encode_ways(ways: Iterable[str]) -> str:

@@ -59,6 +59,14 @@ class Plan:
                 for body in source.view.nodes[item].bodies:
                     yield from self.walk(self.graphs[body], source)
 
+    def list_visible(self, items: Iterable[Item], source: Source) -> Iterator[Item]:
+        """Yield the items of a graph and those of the bodies in it; what functions have inside is left out."""
+        pending = list(items)
+        for item in pending:
+            yield item
+            if not isinstance(item, Lifted):
+                pending += (inner for body in source.view.nodes[item].bodies for inner in self.graphs[body])
+
     def flatten(self, items: Iterable[Item]) -> Iterator[int]:
         """Yield the nodes of some items in order, those in bodies left out."""
         for item in items:
@@ -91,7 +99,7 @@ class _Planner:
         self._source, self._view, self._tree = source, source.view, source.hierarchy.tree
         self._wanted, self._take_in = wanted, take_in
         outer = set(source.functions.values())
-        self._graphs = [g for g in range(len(self._view.graphs)) if self._outermost(g) not in outer]
+        self._graphs = [graph for graph, around in enumerate(self._view.outermost) if around not in outer]
         self._homes = _find_homes(source, self._graphs)
         self._places = self._find_places()
         self._plan = Plan({graph: tuple(self._view.nodes_in[graph]) for graph in self._graphs})
@@ -121,11 +129,6 @@ class _Planner:
                 yield call, "it has literals alone, and others read them, too"
             else:
                 yield call, "its nodes do the work of other calls, too"
-
-    def _outermost(self, graph: int) -> int:
-        while (owner := self._view.graphs[graph].owner) is not None:
-            graph = self._view.nodes[owner].graph
-        return graph
 
     def _find_places(self) -> Mapping[CallId, set[int]]:
         """Return for each call the graphs that its nodes are in, without bodies of nodes that are its own."""

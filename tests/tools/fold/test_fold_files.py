@@ -81,9 +81,7 @@ def test_the_graph_of_a_folded_file_is_that_of_the_flat_one(folded: Path) -> Non
 
 
 def test_a_name_in_a_function_that_runs_twice_says_nothing_of_one_run(folded: Path) -> None:
-    carried = hieronnx.carry(
-        folded.with_name("net.onnx"), folded
-    ).hierarchy  # as a tool may leave it
+    carried = hieronnx.carry(folded.with_name("net.onnx"), folded).hierarchy  # as a tool may leave it
     layer = [node for node in carried.nodes if node.graph == "nets::Net"]
     assert [node.output for node in layer] == ["p", "q"]  # as the first layer's are called
     assert not any(node.is_attributed() for node in layer)

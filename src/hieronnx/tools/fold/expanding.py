@@ -62,6 +62,10 @@ class Frame:
     types: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
     depth: int = 0
 
+    def require_name(self, name: str) -> str:
+        """Return the name that a tensor of the graph must get; nothing where it may be any."""
+        return self.given.get(name) or (name if not self.prefix and self.tape is None else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
@@ -127,15 +131,18 @@ class Expander:
         for (label, body), inside in zip(bodies, inner, strict=True):
             inside.key = body_key(frame.key, first_name(node.output), label)
             inside.target = body_key(frame.target, first_name(outputs), label)
-            inside.names.update((k, v) for k, v in frame.names.items() if k not in inside.names)
-            expanded = list(self.expand(list(body.node), inside))
-            del body.node[:]
-            body.node.extend(item.node for item in expanded)
-            found += (item for each in expanded for item in each.attributions)
-            for info in (*body.input, *body.output, *body.initializer, *body.value_info):
-                info.name = inside.names.get(info.name, info.name)
-            self.types.put_into(body, inside.target)
+            found += self._place_body(body, inside)
         return Expanded(copy, tuple(found))
+
+    def _place_body(self, body: onnx.GraphProto, frame: Frame) -> list[Node]:
+        """Write out a body, in place; return whose its nodes are."""
+        expanded = list(self.expand(list(body.node), frame))
+        del body.node[:]
+        body.node.extend(item.node for item in expanded)
+        for info in (*body.input, *body.output, *body.initializer, *body.value_info):
+            info.name = frame.names.get(info.name, info.name)
+        self.types.put_into(body, frame.target)
+        return [item for each in expanded for item in each.attributions]
 
     def _name_node(self, node: onnx.NodeProto, frame: Frame) -> tuple[str, list[str]]:
         if frame.tape is not None:
@@ -183,7 +190,7 @@ class Expander:
                 continue
             wanted = inner.given.get(formal, "")
             made = inner.names.get(formal, formal)
-            final = frame.given.get(actual) or (actual if not frame.prefix and frame.tape is None else "")
+            final = frame.require_name(actual)
             if final and made != final:  # what it returns is an input of it, or is returned twice
                 yield self._copy(made, final, inner)
                 made = final
@@ -204,14 +211,7 @@ class Expander:
         outer = (frame.names.get(name, name) for name in node.input)
         names = dict.fromkeys(function.input, "")
         names.update(zip(function.input, outer, strict=False))
-        given: dict[str, str] = {}
-        for formal, actual in zip(function.output, node.output, strict=False):
-            if not actual or formal in function.input:
-                continue
-            if name := frame.given.get(actual) or (actual if not frame.prefix and frame.tape is None else ""):
-                given.setdefault(formal, name)
-            elif tape is None:
-                given.setdefault(formal, self._taken.take(frame.prefix + actual))
+        given = self._name_results(node, function, frame, is_free=tape is None)
         first = next((given[name] for name in function.output if name in given), first_name(node.output))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
         prefix = f"{first}/{function.name}/"
@@ -220,6 +220,20 @@ class Expander:
         if base is not None:
             self.frames[base] = inner
         return inner
+
+    def _name_results(
+        self, node: onnx.NodeProto, function: onnx.FunctionProto, frame: Frame, *, is_free: bool
+    ) -> dict[str, str]:
+        """Return the names that a call decides, by those in the function; new ones where any name is free."""
+        given: dict[str, str] = {}
+        for formal, actual in zip(function.output, node.output, strict=False):
+            if not actual or formal in function.input:
+                continue
+            if name := frame.require_name(actual):
+                given.setdefault(formal, name)
+            elif is_free:
+                given.setdefault(formal, self._taken.take(frame.prefix + actual))
+        return given
 
     def _find_tape(self, call: CallId, function: onnx.FunctionProto) -> _Tape | None:
         """Return the record of a call if it is of this function as it is."""

@@ -130,6 +130,7 @@ def view(
     opened = unfold_opened(open_model(model))
     source = prepare(opened)
     measured = read_measured(source.hierarchy.calls, profile, verify)
+    contents: dict[str, str | bytes]
     if form == "html":
         contents = {"": _make_page(model, source, measured, others, dims, statistics=statistics)}
     elif form == "model-explorer":

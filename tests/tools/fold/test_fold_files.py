@@ -198,6 +198,13 @@ def test_sparse_initializers_stay(tmp_path: Path) -> None:
         hieronnx.unfold(model)
 
 
+def test_a_record_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hieronnx.tools.fold.record._LARGEST_RECORD", 100)
+    with pytest.raises(hieronnx.HieronnxError, match=r"at most 100 bytes.*fold fewer calls"):
+        hieronnx.fold(annotated(LAYERS, ["l.0", "l.0", "l.1", "l.1"]), output=tmp_path / "folded.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
 # -- sizes --------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import msgspec
 import onnx
 from google.protobuf.message import DecodeError, Message
 
+from hieronnx.errors import HieronnxError
 from hieronnx.hierarchy.records import CONFIDENCE
 
 SCOPE_KEY = "hieronnx_fold.scope"
@@ -24,6 +25,7 @@ ORIGINS_KEY = "hieronnx_fold.origins"
 RECORD_KEY = "hieronnx_fold.record"
 """The key of all else in the metadata of the model."""
 _LARGEST_RECORD = 1 << 26
+"""Of bytes before they are compressed: what someone else wrote may be anything."""
 
 
 class CallRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -65,8 +67,18 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 
 def encode_record(record: FoldRecord) -> str:
-    """Encode a record as text for metadata."""
-    return base64.b64encode(zlib.compress(msgspec.json.encode(record), 9)).decode()
+    """Encode a record as text for metadata.
+
+    Raises:
+        HieronnxError: If it is larger than what is read again.
+    """
+    content = msgspec.json.encode(record)
+    if len(content) > _LARGEST_RECORD:
+        raise HieronnxError(
+            f"a folded file has a record of at most {_LARGEST_RECORD:,} bytes, and the names of so many nodes are "
+            f"{len(content):,}; fold fewer calls: by a pattern, their depth or their classes"
+        )
+    return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
 def decode_record(text: str) -> FoldRecord:

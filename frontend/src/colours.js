@@ -51,10 +51,9 @@ export function colourNode(model, mode, node) {
   }
   if (mode === "dtype") {
     const dtype = model.dtype(node) || "unknown";
-    const known = [...new Set(model.data.tensors.map((t) => model.text(t[1])))].filter(Boolean).sort();
-    return { fill: dtype === "unknown" ? "plain" : WHEEL[known.indexOf(dtype) % WHEEL.length], word: dtype };
+    return { fill: dtype === "unknown" ? "plain" : WHEEL[model.dtypes.indexOf(dtype) % WHEEL.length], word: dtype };
   }
-  if (mode === "difference") return [{ fill: "plain", word: "the same" }, { fill: "c3", word: "added" }, { fill: "bad", word: "removed" }, { fill: "c5", word: "changed" }][model.data.kinds?.[node] ?? 0];
+  if (mode === "difference") return [{ fill: "plain", word: "the same" }, { fill: "c3", word: "added" }, { fill: "bad", word: "removed" }, { fill: "c5", word: "changed" }][model.kind(node)];
   if (mode === "time" || mode === "error") return { fill: "plain", word: "" };
   const [fill, word] = GROUPS[model.data.categories[item.k]] ?? ["c8", "other"];
   return { fill, word };
@@ -77,8 +76,7 @@ export function colourCalls(model, mode, calls) {
     return steps.length ? { fill: `h${Math.max(...steps)}`, word: "" } : { fill: "plain", word: "not compared" };
   }
   if (mode === "difference") {
-    const different = calls.some((call) => model.kinds[call].slice(1).some(Boolean));
-    return different ? { fill: "h2", word: "differs inside" } : { fill: "call", word: "module, the same" };
+    return calls.some((call) => model.different.has(call)) ? { fill: "h2", word: "differs inside" } : { fill: "call", word: "module, the same" };
   }
   return { fill: "call", word: "module" };
 }

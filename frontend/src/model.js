@@ -11,11 +11,14 @@
  * @typedef {{calls: Call[], nodes: GraphNode[], tensors: any[][], scenes: Scene[][], texts: string[],
  *   evidence: [string, string][], categories: string[], title: string, file: string, coverage: number,
  *   strategy?: string, exporter?: string, measured: {times?: ([number, number] | null)[],
- *   errors?: ([number | null, number | null, string] | null)[]}, kinds?: number[], others?: Data[],
+ *   errors?: ([number | null, number | null, string] | null)[]}, before?: number[], after?: number[], others?: Data[],
  *   statistics?: Record<string, Statistics>}} Data
  * @typedef {[number | null, number | null, number | null, number | null, number, number, number[]]} Statistics
  *   the least, the most, mean, deviation, zeros, how many are not finite, a histogram
  */
+
+/** What becomes of a node from one form to the next: the same, added, removed, changed. */
+const [SAME, ADDED] = [0, 1];
 
 /** Reads the compressed data in the page. */
 export async function unpack() {
@@ -43,19 +46,33 @@ export class Model {
     this.readers = null;
     /** The other forms of the model. @type {Model[]} */
     this.others = (data.others ?? []).map((other) => new Model(other));
-    /** For each call how many of its nodes are the same, added, removed, changed. @type {number[][]} */
-    this.kinds = data.calls.map(() => [0, 0, 0, 0]);
+    /** The data types of its tensors, in order. */
+    this.dtypes = [...new Set(data.tensors.map((tensor) => this.text(tensor[1])))].filter(Boolean).sort();
+    /** For each call how many of its nodes are added since the form before; removed, changed in the form after. @type {number[][]} */
+    this.steps = data.calls.map(() => [0, 0, 0, 0]);
+    /** The calls that have a node that differs. @type {Set<number>} */
+    this.different = new Set();
     data.nodes.forEach((node, number) => {
-      for (const above of data.kinds ? this.way(node.c) : []) this.kinds[above][data.kinds?.[number] ?? 0]++;
+      const [since, then] = [data.before?.[number] ?? SAME, data.after?.[number] ?? SAME];
+      for (const above of since || then ? this.way(node.c) : []) {
+        this.different.add(above);
+        if (since === ADDED) this.steps[above][since]++;
+        if (then) this.steps[above][then]++;
+      }
     });
   }
 
-  /** How the nodes of a call differ in the other forms, as `−2 +1 ~3`. @param {number} call */
+  /** What became of a node, 0 to 3 for the same, added, removed and changed: since the form before, or else in the one after. @param {number} node */
+  kind(node) {
+    return this.data.before?.[node] || this.data.after?.[node] || SAME;
+  }
+
+  /** How the nodes of a call differ from each form to the next, as `−2 +1 ~3`. @param {number} call */
   differences(call) {
     const path = this.calls[call].path ?? "";
-    const at = this.others.flatMap((other) => { const there = other.byPath.get(path); return there === undefined ? [] : [other.kinds[there]]; });
-    const added = at.reduce((sum, kinds) => sum + kinds[1], 0);
-    const [, , removed, changed] = this.kinds[call];
+    const forms = /** @type {Model[]} */ ([this, ...this.others]);
+    const at = forms.flatMap((form) => { const there = form.byPath.get(path); return there === undefined ? [] : [form.steps[there]]; });
+    const [, added, removed, changed] = [0, 1, 2, 3].map((kind) => at.reduce((sum, steps) => sum + steps[kind], 0));
     return { total: added + removed + changed, text: [removed && `−${removed}`, added && `+${added}`, changed && `~${changed}`].filter(Boolean).join(" ") };
   }
 

@@ -152,6 +152,6 @@ const TITLES = /** @type {Record<string, string>} */ ({
   own: "Time of its own kernels",
   time: "Time with all calls below it",
   introduced: "Relative error that the call itself makes",
-  differs: "Nodes removed (−), added (+) and changed (~) in the other forms of the model",
+  differs: "Nodes removed (−), added (+) and changed (~) from each form of the model to the next",
   "accum.": "Relative error of what it gives in the running model",
 });

@@ -56,14 +56,14 @@ def tree_command(
       hieronnx tree model.onnx /encoder/layer.0/attention/self/MatMul
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.errors import InputError
-    from hieronnx.files.opening import load
     from hieronnx.files.torch_scopes import note_torch_scopes
     from hieronnx.report.tree import grow_tree, render_tree, tree_to_json
+    from hieronnx.tools.fold.unfolding import FOLDED_NOTE, load_flat
 
     if is_node and pattern is None:
         raise click.UsageError("--node needs PATTERN, the name of a node or tensor.")
-    hierarchy = load(model)
-    print_notes(note_torch_scopes(str(model), hierarchy.strategy))
+    hierarchy, folded = load_flat(model)
+    print_notes([*note_torch_scopes(str(model), hierarchy.strategy), *([FOLDED_NOTE] if folded else [])])
     try:
         tree = None if is_node else grow_tree(hierarchy, pattern=pattern, depth=depth, all_calls=all_calls)
     except InputError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -53,20 +54,7 @@ from hieronnx.cli.options import json_option, path_argument
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="The size of a dynamic axis. May be repeated.")
 @json_option
 def view_command(
-    model: Path,
-    output: Path | None,
-    opened: bool,
-    profile: Path | None,
-    verify: Path | None,
-    against: tuple[Path, ...],
-    statistics: bool,
-    svg: str | None,
-    png: str | None,
-    mermaid: str | None,
-    unfold: bool,
-    model_explorer: Path | None,
-    dims: tuple[str, ...],
-    as_json: bool,
+    model: Path, output: Path | None, opened: bool, dims: tuple[str, ...], as_json: bool, **options: Any
 ) -> None:
     """Write a page that shows MODEL by its modules: one HTML file, which needs no network and no server.
 
@@ -88,26 +76,15 @@ def view_command(
     from hieronnx.report.viewing import render_view
     from hieronnx.tools.view.viewing import view
 
-    asked = [name for name in (svg, png, mermaid, model_explorer) if name is not None]
+    asked = any(options[name] is not None for name in ("svg", "png", "mermaid", "model_explorer"))
     page = model.with_suffix(".html") if output is None and not asked else output
-    if png is not None and output is None:
+    if output is None and options["png"] is not None:
         raise click.UsageError("a PNG picture is not printed; say with -o where to write it")
     if opened and asked:
         raise click.UsageError("--open opens a page; leave it out, or the form that you asked for")
-    result = view(
-        model,
-        output=page,
-        profile=profile,
-        verify=verify,
-        dims=dict(map(parse_dim, dims)),
-        against=against,
-        statistics=statistics,
-        svg=svg,
-        png=png,
-        mermaid=mermaid,
-        unfold=unfold,
-        model_explorer=model_explorer,
-    )
+    if as_json and page is None and options["model_explorer"] is None:
+        raise click.UsageError("--json tells what was written; say with -o where to write the picture")
+    result = view(model, output=page, dims=dict(map(parse_dim, dims)), **options)
     print_notes(result.notes)
     if isinstance(result.content, str) and result.path is None:
         print_text(result.content.rstrip())

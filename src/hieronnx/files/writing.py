@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -249,14 +249,27 @@ def check_output(output: Path, kept: Collection[Path]) -> None:
         HieronnxError: If it cannot be written there, or would overwrite something.
     """
     check_folder(output)
-    for target in (output, sidecar_path(output)):
-        for path in kept:
-            if target.exists() and path.exists() and target.samefile(path):
-                raise HieronnxError(
-                    f"writing '{output}' would overwrite '{path}', which belongs to the model itself; give another name"
-                )
+    check_kept(output, (output, sidecar_path(output)), kept, "which belongs to the model itself")
     check_place(output)
     check_sidecar(sidecar_path(output))
+
+
+def check_kept(output: Path, targets: Iterable[Path], kept: Collection[Path], why: str) -> None:
+    """Make sure that what is written overwrites nothing that is to be kept.
+
+    Args:
+        output: What was asked for, for the message.
+        targets: The files that are written then.
+        kept: Files that must not be overwritten.
+        why: The reason, for the message.
+
+    Raises:
+        HieronnxError: If one would be.
+    """
+    for target in targets:
+        for path in kept:
+            if target.exists() and path.exists() and target.samefile(path):
+                raise HieronnxError(f"writing '{output}' would overwrite '{path}', {why}; give another name")
 
 
 def _bring_data(source: ModelLike | ModelPieces, staged: Path, *, temporary: bool) -> dict[str, str]:

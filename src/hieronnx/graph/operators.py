@@ -74,6 +74,11 @@ VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "Ca
 """The input of which only the shape or the element type counts, not the values."""
 
 
+def name_domain(domain: str) -> str:
+    """Return the name of a domain that operators are known by: nothing for ONNX's own, which has two."""
+    return "" if domain == "ai.onnx" else domain
+
+
 def name_operator(domain: str, op_type: str) -> str:
     """Name an operator as the sets above do: with its domain, unless that is ONNX's own."""
     return f"{domain}::{op_type}" if domain else op_type

@@ -8,7 +8,7 @@ works in place).
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -179,6 +179,31 @@ class View:
         return nodes
 
     @cached_property
+    def outermost(self) -> list[int]:
+        """For each graph the one around it that is no body: the main graph or a function."""
+        outer = list(range(len(self.graphs)))
+        for number, graph in enumerate(self.graphs):  # each after the one around it
+            if graph.owner is not None:
+                outer[number] = outer[self.nodes[graph.owner].graph]
+        return outer
+
+    @cached_property
+    def repeated(self) -> frozenset[int]:
+        """The functions that run more than once, and the bodies in them: a node there stands for several."""
+        functions = {graph.key: number for number, graph in enumerate(self.graphs) if number and graph.owner is None}
+        called: dict[int, list[int]] = {number: [] for number in (0, *functions.values())}
+        for node in self.nodes:
+            if node.op in functions:
+                called[self.outermost[node.graph]].append(functions[node.op])
+        times = Counter(function for calls in called.values() for function in calls)
+        pending, found = [function for function, count in times.items() if count > 1], set[int]()
+        while pending:
+            if (function := pending.pop()) not in found:
+                found.add(function)
+                pending += called[function]
+        return frozenset(number for number, outer in enumerate(self.outermost) if outer in found)
+
+    @cached_property
     def constants_in(self) -> list[list[int]]:
         """For each graph its initializers."""
         tensors: list[list[int]] = [[] for _ in self.graphs]
@@ -268,11 +293,8 @@ class View:
 
     def _random_operators(self) -> set[str]:
         """Return the operators that give something else each time: also the functions that have one of them."""
-        outer = list(range(len(self.graphs)))
+        outer = self.outermost
         users: dict[str, set[str]] = defaultdict(set)
-        for number, graph in enumerate(self.graphs):  # each after the one around it
-            if graph.owner is not None:
-                outer[number] = outer[self.nodes[graph.owner].graph]
         for node in self.nodes:
             if outer[node.graph]:  # not the main graph
                 users[node.op].add(self.graphs[outer[node.graph]].key)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from hieronnx.graph.operators import name_domain
 from hieronnx.graph.walks import first_name, walk_nodes, walk_protos
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def make_wiring(nodes: Iterable[Wired]) -> Wiring:
         read = "\1".join(inputs).rstrip("\1")  # optional ones at the end may be there or not
         made = "\1".join(outputs).rstrip("\1")
         keys.add((graph, first_name(outputs)))
-        texts.append("\0".join((graph, "" if domain == "ai.onnx" else domain, op_type, read, made)))
+        texts.append("\0".join((graph, name_domain(domain), op_type, read, made)))
     joined = "\n".join(sorted(texts)).encode("utf-8", "surrogatepass")
     return Wiring(frozenset(keys), hashlib.blake2b(joined, digest_size=16).hexdigest())
 

@@ -112,14 +112,19 @@ class Matcher:
             self.tensor_in_a[of_b] = of_a
 
     def _find_by_name(self, tensor: int) -> int | None:
-        """Return A's tensor of the same name: in the graph that corresponds, or the only one there is."""
+        """Return A's tensor of the same name: in the graph that corresponds, or the only one there is.
+
+        In a function that runs more than once a name of another graph can only be that of one of the runs.
+        """
         if tensor in self._fixed:
             return self._fixed[tensor]
         same = self._outputs.get(tensor)
         if same is None:
             candidates = self._by_name.get(self.b.names[tensor], [])
-            graph = self.graph_in_a.get(self.b.tensor_graphs[tensor])
-            chosen = [t for t in candidates if self.a.tensor_graphs[t] == graph] or candidates
+            graph = self.b.tensor_graphs[tensor]
+            chosen = [t for t in candidates if self.a.tensor_graphs[t] == self.graph_in_a.get(graph)]
+            if not chosen and graph not in self.b.repeated:
+                chosen = candidates
             same = chosen[0] if len(chosen) == 1 else None
         return None if same is None or _contradict(self.a.types[same], self.b.types[tensor]) else same
 

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 
 import onnx
 
-from hieronnx.graph.operators import LOOP_OPS, SEQUENCE_OPS
+from hieronnx.graph.operators import LOOP_OPS, SEQUENCE_OPS, name_domain
+from hieronnx.graph.versions import find_other_versions, find_versions
 from hieronnx.graph.walks import body_key, first_name, function_key, proto_bodies
 
 Evaluate: TypeAlias = Callable[[onnx.ModelProto, list[str]], Mapping[str, Any]]
@@ -31,6 +32,8 @@ class Exposure:
     exposed: str
     loop: str = ""
     """The first output of the `Loop` or `Scan` in whose body it is; nothing where it is in none."""
+    inner: str = ""
+    """Its name in that body."""
 
     @property
     def repeats(self) -> bool:
@@ -84,10 +87,23 @@ class _Flattener:
     def __init__(self, model: onnx.ModelProto, evaluate: Evaluate) -> None:
         self.flat = Flat(model)
         self._evaluate = evaluate
-        self._functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+        self._functions = self._find_functions(model)
         self._places: dict[str, tuple[str, str]] = {}
         """For each tensor of the flat model the graph and the name that it has in the file."""
+        self._body_names: dict[str, str] = {}
+        """For each tensor of a body that came with a function the name that it has in the file."""
         self._no_tensors = {v.name for v in model.graph.value_info if not v.type.HasField("tensor_type")}
+
+    def _find_functions(self, model: onnx.ModelProto) -> dict[str, onnx.FunctionProto]:
+        """Return the functions that can be put in place, by their keys; import what operator sets they need."""
+        functions = {function_key(f.domain, f.name, f.overload): f for f in model.functions}
+        versions = find_versions(model, functions.values())
+        reasons = find_other_versions(functions, versions)
+        self.flat.hidden += (f"{key}: {reason}" for key, reason in reasons.items())
+        known = {name_domain(item.domain) for item in model.opset_import}
+        for domain in sorted(versions.keys() - known):
+            model.opset_import.add(domain=domain, version=versions[domain])
+        return {key: function for key, function in functions.items() if key not in reasons}
 
     def run(self) -> None:
         """Flatten the model, and list what it has."""
@@ -105,8 +121,8 @@ class _Flattener:
             placed = rename_node(node, renamed) if renamed else node
             for original, name in zip(node.output, placed.output, strict=True):
                 if name:
-                    self._places[name] = key, original
-            function = self._functions.get((node.domain, node.op_type, node.overload))
+                    self._places[name] = key, self._body_names.get(original, original)
+            function = self._functions.get(function_key(node.domain, node.op_type, node.overload))
             if function is None:
                 yield placed
             else:
@@ -120,11 +136,27 @@ class _Flattener:
         renamed.update(zip(function.input, given, strict=True))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *call.attribute)}
         key = function_key(function.domain, function.name, function.overload)
-        for node in self._place((fill_references(node, attributes) for node in function.node), key, renamed):
+        nodes = (self._rename_bodies(fill_references(node, attributes), prefix) for node in function.node)
+        for node in self._place(nodes, key, renamed):
             # Each call has the nodes of its own; ONNX Runtime refuses names that are there twice.
             node.name = prefix + node.name if node.name else ""
             yield node
         yield from _copies((renamed[name] for name in function.output), call.output)
+
+    def _rename_bodies(self, node: onnx.NodeProto, prefix: str) -> onnx.NodeProto:
+        """Return a node of a function with names of its own for what its bodies have: the main graph may have them."""
+        if not any(proto_bodies(node)):
+            return node
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for label, body in proto_bodies(copy):
+            inside = f"{prefix}{label}/"
+            names = {name: inside + name for name in _list_own(body)}
+            self._body_names.update((new, old) for old, new in names.items())
+            _set_nodes(body, [self._rename_bodies(rename_node(inner, names), inside) for inner in body.node])
+            for item in (*body.input, *body.output, *body.initializer, *body.value_info):
+                item.name = names.get(item.name, item.name)
+        return copy
 
     def _place_branches(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         """Yield the nodes with each `If` replaced by the branch that it takes."""
@@ -170,13 +202,14 @@ class _Flattener:
         loop = first_name(node.output)
         key = body_key(*self._places[loop], "body")
         for inner in dict(proto_bodies(node))["body"].node:
+            made = {name: self._body_names.get(name, name) for name in inner.output if name}
             if inner.op_type in SEQUENCE_OPS:
-                self.flat.hidden.append(f"'{first_name(inner.output)}' in {key}: it is no tensor")
+                self.flat.hidden.append(f"'{first_name(made.values())}' in {key}: it is no tensor")
                 continue
             if any(proto_bodies(inner)):
-                self.flat.hidden.append(f"the bodies of '{first_name(inner.output)}' in {key}: they are inside a loop")
-            for name in filter(None, inner.output):
-                self.flat.exposures.append(Exposure(key, name, f"{loop}/body/{name}", loop))
+                self.flat.hidden.append(f"the bodies of '{first_name(made.values())}' in {key}: they are inside a loop")
+            for name, known in made.items():
+                self.flat.exposures.append(Exposure(key, known, f"{loop}/body/{name}", loop, name))
 
 
 def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, str]) -> None:
@@ -186,7 +219,7 @@ def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, s
         node = loops[exposure.loop]
         attributes = {attribute.name: attribute for attribute in node.attribute}
         body = attributes["body"].g
-        body.node.append(onnx.helper.make_node(op, [exposure.name], [f"{name}/one"]))
+        body.node.append(onnx.helper.make_node(op, [exposure.inner], [f"{name}/one"]))
         body.output.append(onnx.ValueInfoProto(name=f"{name}/one"))
         node.output.append(name)
         for listed in ("scan_output_axes", "scan_output_directions"):
@@ -195,8 +228,11 @@ def _expose_in_loops(graph: onnx.GraphProto, op: str, names: Mapping[Exposure, s
 
 
 def fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.AttributeProto]) -> onnx.NodeProto:
-    """Return a node of a function with the attributes that the call gave, those left out that it did not give."""
-    if not any(attribute.ref_attr_name for attribute in node.attribute):
+    """Return a node of a function with the attributes that the call gave, those left out that it did not give.
+
+    The nodes in its bodies get theirs, too.
+    """
+    if not _has_references(node):
         return node
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
@@ -207,7 +243,15 @@ def fill_references(node: onnx.NodeProto, attributes: Mapping[str, onnx.Attribut
             filled = copy.attribute.add()
             filled.CopyFrom(given)
             filled.name = attribute.name
+    for _, body in proto_bodies(copy):
+        _set_nodes(body, [fill_references(inner, attributes) for inner in body.node])
     return copy
+
+
+def _has_references(node: onnx.NodeProto) -> bool:
+    if any(attribute.ref_attr_name for attribute in node.attribute):
+        return True
+    return any(_has_references(inner) for _, body in proto_bodies(node) for inner in body.node)
 
 
 def rename_node(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
@@ -223,12 +267,17 @@ def rename_node(node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodePr
 
 def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
     # What the body names itself hides the outer name.
-    own = {name for inner in graph.node for name in inner.output}
-    own |= {value.name for value in (*graph.input, *graph.initializer)}
+    own = _list_own(graph)
     outer = {old: new for old, new in renamed.items() if old not in own}
     _set_nodes(graph, [rename_node(inner, outer) for inner in graph.node])
     for value in graph.output:
         value.name = outer.get(value.name, value.name)
+
+
+def _list_own(graph: onnx.GraphProto) -> dict[str, None]:
+    """Return the names of the tensors that a body has itself, in order."""
+    held = (value.name for value in (*graph.input, *graph.initializer))
+    return dict.fromkeys(filter(None, (*held, *(name for inner in graph.node for name in inner.output))))
 
 
 def _copies(inner: Iterable[str], outer: Iterable[str]) -> Iterator[onnx.NodeProto]:

@@ -381,3 +381,14 @@ def test_data_of_others_is_not_overwritten(tmp_path: Path, there: bytes | None) 
         hieronnx.extract(exported("bert", exporter).result.path, "pooler", output=output)
         open_session(output)
     assert data.read_bytes() == b"precious"
+
+
+def test_a_part_that_reads_a_sparse_initializer_is_refused_and_others_are_not() -> None:
+    model = annotated("net (float[4] x) => (float[4] y) { p = Neg(x)  y = Add(p, s) }", ["a", "b"])
+    values = onnx.numpy_helper.from_array(np.array([5], np.float32), "s")
+    model.graph.sparse_initializer.append(
+        onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([1])), [4])
+    )
+    assert hieronnx.extract(model, "a").input_names == ("x",)
+    with pytest.raises(hieronnx.HieronnxError, match=r"'s'.* is a sparse initializer.*make it dense"):
+        hieronnx.extract(model, "b")

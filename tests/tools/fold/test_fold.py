@@ -307,6 +307,9 @@ def test_what_someone_changed_is_unfolded_under_new_names_and_told(tmp_path: Pat
     onnx.save(annotated(text, ["a", "a"]), tmp_path / "net.onnx")
     model = hieronnx.fold(tmp_path / "net.onnx").model
     assert isinstance(model, onnx.ModelProto)
+    changed = onnx.ModelProto.FromString(model.SerializeToString())
+    changed.functions[0].node[0].op_type = "Exp"  # its name told of another operator
+    assert not hieronnx.unfold(changed).exact
     added = model.functions[0].node.add()
     added.CopyFrom(model.functions[0].node[0])
     added.name, added.output[0] = "added", "unread"

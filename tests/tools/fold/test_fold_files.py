@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import hieronnx
 from support.annotated import annotated
+from support.cli import run
 from support.exports import export_ours, exported, quiet
 from support.whole import assert_equal, feeds_of, run_file
 from tools.fold.test_fold import is_exact
@@ -65,6 +66,25 @@ def test_nodes_of_a_folded_file_are_placed_call_by_call(folded: Path, tmp_path: 
     assert [rule.nodes for rule in result.rules] == [2, 2]
     expected = run_file(tmp_path / "net.onnx", X)
     assert_equal(run_file(tmp_path / "placed.onnx", X), expected, expected)
+
+
+def test_the_tree_of_a_folded_file_is_that_of_the_flat_one(folded: Path) -> None:
+    flat, told = run("tree", folded.with_name("net.onnx"), "--nodes"), run("tree", folded, "--nodes")
+    assert told.stdout == flat.stdout
+    assert "the file is folded" in told.stderr
+    assert "folded" not in flat.stderr
+
+
+def test_the_graph_of_a_folded_file_is_that_of_the_flat_one(folded: Path) -> None:
+    found = hieronnx.validate(folded, baseline=folded.with_name("net.onnx"))
+    assert "baseline" not in {item.check for item in found}
+
+
+def test_a_name_in_a_function_that_runs_twice_says_nothing_of_one_run(folded: Path) -> None:
+    carried = hieronnx.carry(folded.with_name("net.onnx"), folded).hierarchy  # as a tool may leave it
+    layer = [node for node in carried.nodes if node.graph == "nets::Net"]
+    assert [node.output for node in layer] == ["p", "q"]  # as the first layer's are called
+    assert not any(node.is_attributed() for node in layer)
 
 
 def test_calls_of_a_folded_file_cost_what_they_cost_in_the_flat_one(tmp_path: Path) -> None:
@@ -140,6 +160,27 @@ def test_a_function_of_another_version_of_operators_stays_one_where_they_differ(
     assert not any(e.key.startswith("hieronnx_fold") for f in flat.functions for n in f.node for e in n.metadata_props)
 
 
+def test_operator_sets_that_only_functions_import_get_the_version_of_what_is_written_out() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
+        net (float[2,4] x) => (float[2,4] y) { p = other.One(x)  y = other.Two(p) }
+        <domain: "other", opset_import: ["odd" : 1]> One (x) => (y) { y = odd.Act(x) }
+        <domain: "other", opset_import: ["odd" : 2]> Two (x) => (y) { y = odd.Act(x) }"""
+    flat = hieronnx.unfold(onnx.parser.parse_model(text)).model
+    assert isinstance(flat, onnx.ModelProto)
+    assert [(node.domain, node.op_type) for node in flat.graph.node] == [("odd", "Act"), ("other", "Two")]
+    assert {item.domain: item.version for item in flat.opset_import}["odd"] == 1
+
+
+def test_a_sidecar_need_not_tell_which_overload_of_a_function_is_called(tmp_path: Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
+        net (float[2,4] x) => (float[2,4] y) { p = other.Act(x)  y = Abs(p) }
+        <domain: "other", opset_import: ["" : 21]> Act (x) => (y) { y = Neg(x) }"""
+    model = onnx.parser.parse_model(text)
+    model.functions[0].overload = model.graph.node[0].overload = "second"
+    hieronnx.fold(annotated(model, ["a", "b", "a"]), output=tmp_path / "folded.onnx")
+    assert not [item for item in hieronnx.validate(tmp_path / "folded.onnx") if item.check == "sidecar-nodes"]
+
+
 def test_sparse_initializers_stay(tmp_path: Path) -> None:
     model = annotated("net (float[2,4] x) => (float[2,4] y) { p = Add(x, s)  y = Add(p, s) }", ["l.0", "l.1"])
     values = onnx.numpy_helper.from_array(np.array([5], np.float32), "s")
@@ -155,6 +196,13 @@ def test_sparse_initializers_stay(tmp_path: Path) -> None:
     model.graph.node.append(onnx.helper.make_node("Other", ["x"], ["z"], domain="other", body=branch))
     with pytest.raises(hieronnx.HieronnxError, match="make them dense first"):
         hieronnx.unfold(model)
+
+
+def test_a_record_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hieronnx.tools.fold.record._LARGEST_RECORD", 100)
+    with pytest.raises(hieronnx.HieronnxError, match=r"at most 100 bytes.*fold fewer calls"):
+        hieronnx.fold(annotated(LAYERS, ["l.0", "l.0", "l.1", "l.1"]), output=tmp_path / "folded.onnx")
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- sizes --------------------------------------------------------------------------------------------------

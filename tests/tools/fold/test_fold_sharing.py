@@ -76,6 +76,46 @@ def test_functions_inside_are_of_the_class_that_the_calls_are_of(tmp_path: Path)
     ]
 
 
+# -- names and versions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scopes", [["", "a", "a"], ["b", "b.a", "b"]])
+def test_no_two_nodes_get_one_name(scopes: list[str | tuple[str, ...]], tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        net (float[2,4] x) => (float[2,4] y) { [a] p = Neg(x)  [other] q = Abs(p)  [third] y = Neg(q) }"""
+    )
+    fold_model(annotated(model, scopes), tmp_path, X)  # which ONNX Runtime refuses to load if there are
+    folded = onnx.load(tmp_path / "folded.onnx")
+    names = [node.name for graph in (folded.graph, *folded.functions) for node in graph.node]
+    assert "a_1" in names
+    assert {node.name for node in hieronnx.load(tmp_path / "folded.onnx").nodes} == set(names)
+
+
+def test_functions_have_the_operators_that_the_model_imports_by_another_name(tmp_path: Path) -> None:
+    model = annotated("net (float[2,4] x) => (float[2,4] y) { h = Softmax(x)  y = Neg(h) }", ["a", "b"])
+    model.opset_import[0].domain = "ai.onnx"
+    fold_model(model, tmp_path, X)
+    folded, flat = onnx.load(tmp_path / "folded.onnx"), onnx.load(tmp_path / "flat.onnx")
+    assert {item.version for function in folded.functions for item in function.opset_import} == {21}
+    assert list(flat.opset_import) == list(model.opset_import)
+
+
+def test_what_is_said_of_quantization_comes_back(tmp_path: Path) -> None:
+    model = annotated(WIDER, ["a", "a", "", "b", "b"])
+    for name in ("p", "q", "x"):
+        scale = onnx.StringStringEntryProto(key="SCALE_TENSOR", value="scale")
+        model.graph.quantization_annotation.add(tensor_name=name, quant_parameter_tensor_names=[scale])
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.5), "scale"))
+    fold_model(model, tmp_path, X)
+    said = {
+        name: sorted(item.SerializeToString() for item in onnx.load(tmp_path / name).graph.quantization_annotation)
+        for name in ("net.onnx", "folded.onnx", "flat.onnx")
+    }
+    assert said["net.onnx"] == said["flat.onnx"]
+    assert len(said["folded.onnx"]) == 2  # of x and q; p is inside a function
+
+
 # -- types --------------------------------------------------------------------------------------------------
 
 WIDER = """net (float[2,4] x) => (float[2,8] y)

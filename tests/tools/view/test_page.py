@@ -209,13 +209,21 @@ def test_forms_are_shown_in_step_with_what_differs(browser: Page, tmp_path: Path
     assert browser.messages() == []
 
 
-def test_three_forms_each_with_what_changed_from_the_one_before(browser: Page, tmp_path: Path) -> None:
-    bodies = ("Relu", "Tanh", "Tanh")
+@pytest.mark.parametrize(
+    ("bodies", "kinds", "column"),
+    [
+        (("Relu", "Tanh", "Tanh"), [["removed"], ["added"], ["the same"]], "−1 +1"),
+        (("Relu", "Relu", "Tanh"), [["the same"], ["removed"], ["added"]], "−1 +1"),
+        (("Relu", "Tanh", "Exp"), [["removed"], ["added"], ["added"]], "−2 +2"),
+    ],
+)
+def test_three_forms_each_with_what_changed_from_one_to_the_next(
+    browser: Page, tmp_path: Path, bodies: tuple[str, ...], kinds: list[list[str]], column: str
+) -> None:
     models = [annotated(f"net (float[2] x) => (float[2] y) {{ y = {op}(x) }}", ["a"]) for op in bodies]
-    hieronnx.view(models[0], against=models[1:], output=tmp_path / "page.html")
-    browser.open(tmp_path / "page.html", "#/Net/a")
-    kinds = [browser.texts(f".picture-box:nth-child({n}) .legend span") for n in (1, 2, 3)]
-    assert kinds == [["removed"], ["added"], ["the same"]]
+    browser.show(tmp_path, models[0], "#/Net/a", against=models[1:])
+    assert [browser.texts(f".picture-box:nth-child({n}) .legend span") for n in (1, 2, 3)] == kinds
+    assert browser.row("a").find_elements(By.CSS_SELECTOR, ".num")[-1].text == column
 
 
 # -- links and details ----------------------------------------------------------------------------------------------

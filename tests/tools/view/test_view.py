@@ -185,6 +185,56 @@ def test_the_command_writes_or_prints_pictures(tmp_path: Path) -> None:
     assert not (tmp_path / "net.html").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"svg": "a", "profile": "p.json"}, "'profile' is for html and model-explorer, not for svg"),
+        ({"mermaid": "a", "against": "other.onnx"}, "'against' is for html, not for mermaid"),
+        ({"png": "a", "statistics": True}, "'statistics' is for html, not for png"),
+        ({"unfold": True}, "'unfold' is for svg and png and mermaid, not for html"),
+        ({"model_explorer": "folder", "output": "page.html"}, "'output' is for html .* not for model-explorer"),
+    ],
+)
+def test_an_option_that_has_no_say_is_refused(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(hieronnx.InputError, match=f"{told}; leave one of the two out"):
+        hieronnx.view(annotated(NET, ["a", "b"]), **given)
+
+
+def test_json_tells_of_files_alone(tmp_path: Path) -> None:
+    onnx.save(annotated(NET, ["a", "b"]), tmp_path / "net.onnx")
+    done = run("view", tmp_path / "net.onnx", "--svg", "a", "--json")
+    assert done.exit_code == 2
+    assert "-o" in done.stderr
+    assert json.loads(run("view", tmp_path / "net.onnx", "--svg", "a", "--json", "-o", tmp_path / "a.svg").stdout)
+
+
+@pytest.mark.parametrize("taken", ["net.onnx", "net_hierarchy.json", "other.onnx", "times.json"])
+def test_nothing_that_is_read_is_overwritten(tmp_path: Path, taken: str) -> None:
+    for name in ("net.onnx", "other.onnx"):
+        hieronnx.unfold(annotated(NET, ["a", "b"]), output=tmp_path / name)  # which writes a sidecar, too
+    times = {"total_us": 3.0, "calls": [{"module": "a", "call": 0, "own_us": 1.0, "total_us": 2.0}]}
+    (tmp_path / "times.json").write_text(json.dumps(times))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    others = ("--against", tmp_path / "other.onnx", "--profile", tmp_path / "times.json")
+    done = run("view", tmp_path / "net.onnx", *others, "-o", tmp_path / taken)
+    assert done.exit_code == 2
+    assert f"would overwrite '{tmp_path / taken}'" in done.stderr
+    (tmp_path / "net.json").write_text(json.dumps(times))  # as Model Explorer's graph is called
+    done = run("view", tmp_path / "net.onnx", "--profile", tmp_path / "net.json", "--model-explorer", tmp_path)
+    assert "would overwrite" in done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_attributes_that_callers_give_are_shown_by_their_names() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21, "other" : 1]>
+        net (float[2] x) => (float[2] y) { y = other.Scale <by = float {0.5}> (x) }
+        <domain: "other", opset_import: ["" : 21]>
+        Scale <by> (x) => (y) { c = Constant <value: tensor = @by> ()  y = Mul(x, c) }"""
+    data = data_of(hieronnx.view(annotated(onnx.parser.parse_model(text), ["a", "a", "a"])).content)
+    shown = {data["texts"][value] for node in data["nodes"] for _, value in node.get("a", ())}
+    assert shown == {"@by", "FLOAT scalar 0.5"}
+
+
 # -- statistics of weights ------------------------------------------------------------------------------------------
 
 HELD = """net (float[4] x) => (float[4] y)

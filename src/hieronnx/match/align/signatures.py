@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.building import attribute_value_key, view_model
+from hieronnx.graph.operators import name_domain
 from hieronnx.graph.values import Interner
 from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES, View, ViewNode
 from hieronnx.match.align.numbering import Side
@@ -78,7 +79,7 @@ def _find_opsets(model: ir.Model, view: View) -> list[Mapping[str, int]]:
 
 def _operator(node: ViewNode) -> tuple[str, str]:
     domain, _, op_type = node.op.rpartition("::")
-    return ("" if domain == "ai.onnx" else domain), op_type
+    return name_domain(domain), op_type
 
 
 def _sign(node: ViewNode, view: View, opsets: Mapping[str, int]) -> Hashable:

@@ -25,7 +25,7 @@ from hieronnx.tools.analyze.initializers import InitializerSize, group_by_call, 
 from hieronnx.tools.analyze.multiply_adds import needs_shapes
 from hieronnx.tools.analyze.result import AnalysisResult, AnalyzedNode, CategoryShare, ModuleLine, Tally, TensorUse
 from hieronnx.tools.analyze.shapes import count_nodes, list_axes
-from hieronnx.tools.fold.unfolding import unfold_opened
+from hieronnx.tools.fold.unfolding import FOLDED_NOTE, unfold_opened
 
 
 @reads_files
@@ -107,7 +107,7 @@ def analyze(
             *_note_absence(opened),
             *note_torch_scopes(opened.name, None if hierarchy is None else hierarchy.strategy),
             *problems,
-            *(["the file is folded: the nodes of its functions count in every call"] if opened is not read else []),
+            *([FOLDED_NOTE] if opened is not read else []),
             *_note_functions(graph, chosen),
             *_note_fused(nodes),
             *_note_axes(graph, nodes, sizes),

@@ -148,6 +148,7 @@ class Extractor:
             HieronnxError: If a type is not known, or a file is missing.
         """
         source = self.source
+        _check_inputs(source, part)
         model = build_model(source, part, self.types)
         names = _relative_names(source, part, rebased, find_names(model)) if self._relative_names else {}
         if names:
@@ -168,6 +169,22 @@ class Extractor:
             return _make_result(self.source, cut.part, cut.call, cut.hierarchy, model)
         described = write(cut.pieces, cut.hierarchy, output, exporter=self.hierarchy.model.get("exporter", ""))
         return _make_result(self.source, cut.part, cut.call, described, Path(output))
+
+
+def _check_inputs(source: Source, part: Part) -> None:
+    """Make sure that a part reads no sparse initializer: onnx-ir has none, so that it looks like an input.
+
+    Raises:
+        HieronnxError: If it does.
+    """
+    view = source.view
+    for tensor in part.inputs:
+        graph = view.tensor_graphs[tensor]
+        if view.producers[tensor] is None and tensor not in view.graphs[graph].inputs:
+            raise HieronnxError(
+                f"'{view.names[tensor]}', which the part reads, is a sparse initializer, and parts have none; make it "
+                f"dense in '{source.opened.name}' first"
+            )
 
 
 class _Cut(NamedTuple):

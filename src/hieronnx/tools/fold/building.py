@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from hieronnx.files.metadata import PREFIX
+from hieronnx.graph.operators import name_domain
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import proto_bodies
 from hieronnx.hierarchy.records import CallId
@@ -20,7 +21,8 @@ from hieronnx.tools.fold.naming import Function
 from hieronnx.tools.fold.record import ORIGINS_KEY, SCOPE_KEY, encode_ways
 from hieronnx.tools.fold.regions import Item, Lifted, Plan
 from hieronnx.tools.fold.scopes import RelativeScopes
-from hieronnx.tools.fold.types import FoldedTypes, list_held_infos
+from hieronnx.tools.fold.types import FoldedTypes, list_annotations, list_held_infos
+from hieronnx.tools.replace.graph import Names
 
 _FIRST_IR_WITH_FUNCTIONS = 8
 _VERSION = 1
@@ -46,6 +48,30 @@ class Folded:
         """Yield what a call gives: the node, and the place among its outputs."""
         function, instance = self.by_call[lifted.call]
         yield from ((instance.nodes[place], position) for place, position in function.equals.outputs)
+
+    @cached_property
+    def annotations(self) -> tuple[onnx.TensorAnnotation, ...]:
+        """What the main graph said of the quantization of its tensors."""
+        return tuple(list_annotations(self.source.opened.model.graph))
+
+    def name_call(self, lifted: Lifted, outer: Function | None) -> str:
+        """Return the name of the node that calls a function, in the main graph or in another function."""
+        return self._call_names["" if outer is None else outer.key][lifted.call]
+
+    @cached_property
+    def _call_names(self) -> Mapping[str, Mapping[CallId, str]]:
+        """By the key of the graph that they are in: no two nodes there have one name, which ONNX Runtime refuses."""
+        found = {"": self._name_calls(self.plan.graphs[0], None)}
+        for function in self.functions:
+            first = function.equals.first
+            found[function.key] = self._name_calls(first.lifted.items, first.call)
+        return found
+
+    def _name_calls(self, items: Iterable[Item], base: CallId | None) -> dict[CallId, str]:
+        visible = list(self.plan.list_visible(items, self.source))
+        taken = Names(self.source.view.nodes[item].name for item in visible if not isinstance(item, Lifted))
+        calls = [item.call for item in visible if isinstance(item, Lifted)]
+        return {call: taken.take(str(call) if base is None else self.scopes.tell(base, call)) for call in calls}
 
     @cached_property
     def by_call(self) -> Mapping[CallId, tuple[Function, Instance]]:
@@ -105,7 +131,8 @@ class _Builder:
     def __init__(self, folded: Folded) -> None:
         self._folded, self._source = folded, folded.source
         self._view, self._by_call = folded.source.view, folded.by_call
-        self._opsets = folded.source.opened.model.opset_imports
+        imports = folded.source.opened.model.opset_imports
+        self._opsets = {name_domain(domain): version for domain, version in imports.items()}
 
     def build_graph(self, whole: ir.Graph) -> None:
         """Build the main graph."""
@@ -118,6 +145,9 @@ class _Builder:
         graph.output.extend(map(ir.serde.serialize_value, whole.outputs))
         graph.value_info.extend(list_held_infos(whole))
         graph.value_info.extend(self._folded.types.list_infos(items, None, self._view.graphs[0].outputs))
+        shown = {*whole.initializers, *(value.name for value in whole.inputs)}
+        shown.update(name for node in graph.node for name in node.output)
+        graph.quantization_annotation.extend(item for item in self._folded.annotations if item.tensor_name in shown)
 
     def build_function(self, function: Function) -> onnx.FunctionProto:
         """Build a function, of the nodes of its first call."""
@@ -131,7 +161,8 @@ class _Builder:
             proto.value_info.extend(self._folded.types.list_infos(items, equals))
         domains = dict.fromkeys(_list_domains(proto.node))
         proto.opset_import.extend(
-            onnx.OperatorSetIdProto(domain=domain, version=self._opsets.get(domain, _VERSION)) for domain in domains
+            onnx.OperatorSetIdProto(domain=domain, version=self._opsets.get(name_domain(domain), _VERSION))
+            for domain in domains
         )
         return proto
 
@@ -169,7 +200,7 @@ class _Builder:
         function, instance = self._by_call[lifted.call]
         equals = function.equals
         proto = onnx.NodeProto(domain=function.domain, op_type=function.name)
-        proto.name = str(lifted.call)
+        proto.name = self._folded.name_call(lifted, naming.function)
         inputs = list(zip(equals.find_readings(instance), equals.read(instance), strict=True))
         proto.input.extend(naming.read(*inputs[place]) for place in function.order)
         # Also what only other calls need: ONNX Runtime 1.31 cannot do without.
@@ -184,7 +215,6 @@ class _Builder:
             proto.attribute.append(value)
         if naming.base is not None:
             self._tell_scope(proto, naming.base, lifted.call, (lifted.call,))
-            proto.name = self._folded.scopes.tell(naming.base, lifted.call)
         return proto
 
     def _keep_common(self, proto: onnx.NodeProto, equals: Equals, place: int) -> None:

@@ -203,8 +203,7 @@ class _Describer:
 
 def list_held(source: Source, graph: int) -> Iterator[int]:
     """Yield the tensors that a body has by itself: its inputs and initializers."""
-    yield from source.view.graphs[graph].inputs
-    yield from source.view.constants_in[graph]
+    yield from dict.fromkeys((*source.view.graphs[graph].inputs, *source.view.constants_in[graph]))
 
 
 def _type_key(value: ir.Value) -> bytes:

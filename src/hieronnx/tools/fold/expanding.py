@@ -13,7 +13,7 @@ from hieronnx.graph.walks import body_key, first_name, function_key, proto_bodie
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.runtime.flattening import fill_references
-from hieronnx.tools.fold.record import ORIGINS_KEY, SCOPE_KEY, CallRecord, FoldRecord, decode_ways
+from hieronnx.tools.fold.record import ORIGINS_KEY, SCOPE_KEY, CallRecord, FoldRecord, decode_ways, digest_operators
 from hieronnx.tools.fold.scopes import RelativeScopes
 from hieronnx.tools.fold.types import UnfoldedTypes
 from hieronnx.tools.replace.graph import Names
@@ -61,6 +61,10 @@ class Frame:
     prefix: str = ""
     types: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
     depth: int = 0
+
+    def require_name(self, name: str) -> str:
+        """Return the name that a tensor of the graph must get; nothing where it may be any."""
+        return self.given.get(name) or (name if not self.prefix and self.tape is None else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +131,18 @@ class Expander:
         for (label, body), inside in zip(bodies, inner, strict=True):
             inside.key = body_key(frame.key, first_name(node.output), label)
             inside.target = body_key(frame.target, first_name(outputs), label)
-            inside.names.update((k, v) for k, v in frame.names.items() if k not in inside.names)
-            expanded = list(self.expand(list(body.node), inside))
-            del body.node[:]
-            body.node.extend(item.node for item in expanded)
-            found += (item for each in expanded for item in each.attributions)
-            for info in (*body.input, *body.output, *body.initializer, *body.value_info):
-                info.name = inside.names.get(info.name, info.name)
-            self.types.put_into(body, inside.target)
+            found += self._place_body(body, inside)
         return Expanded(copy, tuple(found))
+
+    def _place_body(self, body: onnx.GraphProto, frame: Frame) -> list[Node]:
+        """Write out a body, in place; return whose its nodes are."""
+        expanded = list(self.expand(list(body.node), frame))
+        del body.node[:]
+        body.node.extend(item.node for item in expanded)
+        for info in (*body.input, *body.output, *body.initializer, *body.value_info):
+            info.name = frame.names.get(info.name, info.name)
+        self.types.put_into(body, frame.target)
+        return [item for each in expanded for item in each.attributions]
 
     def _name_node(self, node: onnx.NodeProto, frame: Frame) -> tuple[str, list[str]]:
         if frame.tape is not None:
@@ -183,7 +190,7 @@ class Expander:
                 continue
             wanted = inner.given.get(formal, "")
             made = inner.names.get(formal, formal)
-            final = frame.given.get(actual) or (actual if not frame.prefix and frame.tape is None else "")
+            final = frame.require_name(actual)
             if final and made != final:  # what it returns is an input of it, or is returned twice
                 yield self._copy(made, final, inner)
                 made = final
@@ -204,14 +211,7 @@ class Expander:
         outer = (frame.names.get(name, name) for name in node.input)
         names = dict.fromkeys(function.input, "")
         names.update(zip(function.input, outer, strict=False))
-        given: dict[str, str] = {}
-        for formal, actual in zip(function.output, node.output, strict=False):
-            if not actual or formal in function.input:
-                continue
-            if name := frame.given.get(actual) or (actual if not frame.prefix and frame.tape is None else ""):
-                given.setdefault(formal, name)
-            elif tape is None:
-                given.setdefault(formal, self._taken.take(frame.prefix + actual))
+        given = self._name_results(node, function, frame, is_free=tape is None)
         first = next((given[name] for name in function.output if name in given), first_name(node.output))
         attributes = {attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)}
         prefix = f"{first}/{function.name}/"
@@ -221,25 +221,42 @@ class Expander:
             self.frames[base] = inner
         return inner
 
+    def _name_results(
+        self, node: onnx.NodeProto, function: onnx.FunctionProto, frame: Frame, *, is_free: bool
+    ) -> dict[str, str]:
+        """Return the names that a call decides, by those in the function; new ones where any name is free."""
+        given: dict[str, str] = {}
+        for formal, actual in zip(function.output, node.output, strict=False):
+            if not actual or formal in function.input:
+                continue
+            if name := frame.require_name(actual):
+                given.setdefault(formal, name)
+            elif is_free:
+                given.setdefault(formal, self._taken.take(frame.prefix + actual))
+        return given
+
     def _find_tape(self, call: CallId, function: onnx.FunctionProto) -> _Tape | None:
         """Return the record of a call if it is of this function as it is."""
         record = None if self._record is None else self._record.calls.get(str(call))
-        if record is not None and [len(row) for row in record.names] == list(self._measure(function.node)):
-            return _Tape(record)
+        if record is not None:
+            rows = list(self._measure(function.node))
+            operators = digest_operators(op_type for op_type, _ in rows if op_type is not None)
+            if operators == record.operators and [len(row) for row in record.names] == [count for _, count in rows]:
+                return _Tape(record)
         self.inexact.append(call)
         return None
 
-    def _measure(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[int]:
-        """Yield how many names the nodes and bodies of a function have, in the order of a record."""
+    def _measure(self, nodes: Sequence[onnx.NodeProto]) -> Iterator[tuple[str | None, int]]:
+        """Yield the operators of a function's nodes, None for bodies, and how many names each has, as a record does."""
         for node in nodes:
             function = self._functions.get((node.domain, node.op_type, node.overload))
             if function is not None:
                 yield from self._measure(function.node)
                 continue
-            yield 1 + len(node.output)
+            yield node.op_type, 1 + len(node.output)
             bodies = [body for _, body in proto_bodies(node)]
             for body in bodies:
-                yield len({item.name for item in (*body.input, *body.initializer)})
+                yield None, len({item.name for item in (*body.input, *body.initializer)})
             for body in bodies:
                 yield from self._measure(body.node)
 

@@ -11,9 +11,9 @@ from hieronnx.graph.walks import body_key
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Node
 from hieronnx.tools.fold.building import Folded
-from hieronnx.tools.fold.classes import Instance
+from hieronnx.tools.fold.classes import Instance, list_held
 from hieronnx.tools.fold.naming import Function
-from hieronnx.tools.fold.record import CallRecord, FoldRecord, find_runs
+from hieronnx.tools.fold.record import CallRecord, FoldRecord, digest_operators, find_runs
 from hieronnx.tools.fold.regions import Item, Lifted
 
 
@@ -65,7 +65,7 @@ class _Describer:
         equals = function.equals
         output = self._source.view.names[equals.output(instance, equals.outputs[0])]
         calls = (lifted.call,) if outer is None else self._find_alike(lifted, outer, places)
-        name = str(lifted.call) if outer is None else self._folded.scopes.tell(outer.equals.first.call, lifted.call)
+        name = self._folded.name_call(lifted, outer)
         node = Node(key, name, function.name, function.domain, output, lifted.call, (lifted.call,), "root")
         work = [self._source.attributions[i] for call in calls for i in self._by_call[call][1].nodes]
         evidence = _weakest(item.evidence for item in work if item.is_attributed()) if work else "root"
@@ -142,15 +142,12 @@ class Bindings:
     @cached_property
     def _outside(self) -> set[int]:
         """The tensors that graphs outside of functions have."""
-        pending, seen = list(self._folded.plan.graphs[0]), set[int]()
-        for item in pending:
-            if isinstance(item, Lifted):
-                seen.update(self._list_outputs(item))
-            else:
-                node = self._folded.source.view.nodes[item]
-                seen.update(node.makes)
-                pending += (inner for body in node.bodies for inner in self._folded.plan.graphs[body])
-        return seen
+        plan, source = self._folded.plan, self._folded.source
+        return {
+            tensor
+            for item in plan.list_visible(plan.graphs[0], source)
+            for tensor in (self._list_outputs(item) if isinstance(item, Lifted) else source.view.nodes[item].makes)
+        }
 
     def _list_outputs(self, lifted: Lifted) -> Iterator[int]:
         nodes = self._folded.source.view.nodes
@@ -186,6 +183,7 @@ def _make_record(folded: Folded, hierarchy: Hierarchy, bindings: Bindings) -> Fo
     place = {node: place for place, node in enumerate(source.view.nodes_in[0])}
     order = find_runs([place[node] for node in plan.flatten(plan.graphs[0])])
     inside = dict.fromkeys(node for item in outermost for node in plan.expand(item.items, source))
+    shown = {item.tensor_name for item in folded.structure.graph.quantization_annotation}
     known = set(source.opened.model.opset_imports)
     domains = dict.fromkeys(function.domain for function in folded.functions if function.domain not in known)
     return FoldRecord(
@@ -196,6 +194,7 @@ def _make_record(folded: Folded, hierarchy: Hierarchy, bindings: Bindings) -> Fo
         list(domains),
         bindings.deeper,
         list(folded.types.list_others(inside)),
+        [item.SerializeToString() for item in folded.annotations if item.tensor_name not in shown],
     )
 
 
@@ -209,12 +208,13 @@ def _record_call(folded: Folded, lifted: Lifted, hierarchy: Hierarchy) -> CallRe
             key = (function.key, folded.source.attributions[theirs].output)
             shown.setdefault(mine, by_key.get(key))
     names: list[list[str]] = []
-    for place, node in enumerate(folded.plan.expand(lifted.items, folded.source)):
+    nodes = list(folded.plan.expand(lifted.items, folded.source))
+    for place, node in enumerate(nodes):
         known, said = folded.source.attributions[node], shown[node]
         if said is None or (known.evidence, known.rule) != (said.evidence, ""):
             evidence[place] = known.evidence, known.rule
         names += _list_names(folded, node)
-    return CallRecord(names, evidence)
+    return CallRecord(names, digest_operators(folded.source.nodes[node].op_type for node in nodes), evidence)
 
 
 def _list_names(folded: Folded, node: int) -> Iterator[list[str]]:
@@ -223,5 +223,4 @@ def _list_names(folded: Folded, node: int) -> Iterator[list[str]]:
     viewed = view.nodes[node]
     yield [viewed.name, *("" if t == NO_TENSOR else view.names[t] for t in viewed.outputs)]
     for body in viewed.bodies:
-        held = [t for t in view.constants if view.tensor_graphs[t] == body and t not in view.graphs[body].inputs]
-        yield [view.names[t] for t in (*view.graphs[body].inputs, *held)]
+        yield [view.names[t] for t in list_held(folded.source, body)]

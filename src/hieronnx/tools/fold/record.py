@@ -7,13 +7,15 @@ each call are on the model, with their evidence where it differs, and the order 
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Iterable, Sequence
 
 import msgspec
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
+from hieronnx.errors import HieronnxError
 from hieronnx.hierarchy.records import CONFIDENCE
 
 SCOPE_KEY = "hieronnx_fold.scope"
@@ -23,12 +25,15 @@ ORIGINS_KEY = "hieronnx_fold.origins"
 RECORD_KEY = "hieronnx_fold.record"
 """The key of all else in the metadata of the model."""
 _LARGEST_RECORD = 1 << 26
+"""Of bytes before they are compressed: what someone else wrote may be anything."""
 
 
 class CallRecord(msgspec.Struct, frozen=True, array_like=True):
     """The nodes of a call as they were: for each its name and outputs, for each body the names that it has itself."""
 
     names: list[list[str]]
+    operators: str
+    """Of the nodes, as `digest_operators` gives them: so it shows where the function's nodes are others."""
     evidence: dict[int, tuple[str, str]] = {}
     """Evidence and rule of the nodes, by their places, where the function's node says something else."""
 
@@ -47,6 +52,8 @@ class FoldRecord(msgspec.Struct, frozen=True):
             received or returned, the place in that, the graph and the tensor.
         types: what the file said of tensors, where calls that share a function differ in it: the graph, the name, and a
             ValueInfoProto.
+        annotations: what the main graph said of the quantization of tensors that are in functions now, as
+            TensorAnnotation.
     """
 
     calls: dict[str, CallRecord]
@@ -56,11 +63,22 @@ class FoldRecord(msgspec.Struct, frozen=True):
     domains: list[str]
     bound: list[tuple[str, int, int, str, str]]
     types: list[tuple[str, str, bytes]]
+    annotations: list[bytes] = []
 
 
 def encode_record(record: FoldRecord) -> str:
-    """Encode a record as text for metadata."""
-    return base64.b64encode(zlib.compress(msgspec.json.encode(record), 9)).decode()
+    """Encode a record as text for metadata.
+
+    Raises:
+        HieronnxError: If it is larger than what is read again.
+    """
+    content = msgspec.json.encode(record)
+    if len(content) > _LARGEST_RECORD:
+        raise HieronnxError(
+            f"a folded file has a record of at most {_LARGEST_RECORD:,} bytes, and the names of so many nodes are "
+            f"{len(content):,}; fold fewer calls: by a pattern, their depth or their classes"
+        )
+    return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
 def decode_record(text: str) -> FoldRecord:
@@ -80,12 +98,22 @@ def decode_record(text: str) -> FoldRecord:
     said = {evidence for call in record.calls.values() for evidence, _ in call.evidence.values()}
     if unknown := sorted(said - CONFIDENCE.keys()):
         raise ValueError(f"'{unknown[0]}' is no evidence")
-    for _, name, content in record.types:
-        try:
-            onnx.ValueInfoProto.FromString(content)
-        except DecodeError as error:
-            raise ValueError(f"the type of '{name}' is none") from error
+    _check_messages(onnx.ValueInfoProto, (content for _, _, content in record.types), "type")
+    _check_messages(onnx.TensorAnnotation, record.annotations, "annotation")
     return record
+
+
+def _check_messages(kind: type[Message], contents: Iterable[bytes], name: str) -> None:
+    try:
+        for content in contents:
+            kind.FromString(content)
+    except DecodeError as error:
+        raise ValueError(f"it has a {name} of a tensor that is none") from error
+
+
+def digest_operators(op_types: Iterable[str]) -> str:
+    """Return a short text that two lists of operators share only where they are the same."""
+    return hashlib.blake2b("\0".join(op_types).encode(), digest_size=8).hexdigest()
 
 
 def encode_ways(ways: Iterable[str]) -> str:

@@ -59,6 +59,14 @@ class Plan:
                 for body in source.view.nodes[item].bodies:
                     yield from self.walk(self.graphs[body], source)
 
+    def list_visible(self, items: Iterable[Item], source: Source) -> Iterator[Item]:
+        """Yield the items of a graph and those of the bodies in it; what functions have inside is left out."""
+        pending = list(items)
+        for item in pending:
+            yield item
+            if not isinstance(item, Lifted):
+                pending += (inner for body in source.view.nodes[item].bodies for inner in self.graphs[body])
+
     def flatten(self, items: Iterable[Item]) -> Iterator[int]:
         """Yield the nodes of some items in order, those in bodies left out."""
         for item in items:
@@ -91,7 +99,7 @@ class _Planner:
         self._source, self._view, self._tree = source, source.view, source.hierarchy.tree
         self._wanted, self._take_in = wanted, take_in
         outer = set(source.functions.values())
-        self._graphs = [g for g in range(len(self._view.graphs)) if self._outermost(g) not in outer]
+        self._graphs = [graph for graph, around in enumerate(self._view.outermost) if around not in outer]
         self._homes = _find_homes(source, self._graphs)
         self._places = self._find_places()
         self._plan = Plan({graph: tuple(self._view.nodes_in[graph]) for graph in self._graphs})
@@ -121,11 +129,6 @@ class _Planner:
                 yield call, "it has literals alone, and others read them, too"
             else:
                 yield call, "its nodes do the work of other calls, too"
-
-    def _outermost(self, graph: int) -> int:
-        while (owner := self._view.graphs[graph].owner) is not None:
-            graph = self._view.nodes[owner].graph
-        return graph
 
     def _find_places(self) -> Mapping[CallId, set[int]]:
         """Return for each call the graphs that its nodes are in, without bodies of nodes that are its own."""
@@ -161,38 +164,43 @@ class _Planner:
         return None
 
     def _lift(self, items: list[Item], call: CallId, members: set[Item]) -> list[Item] | None:
-        if call not in self._wanted:
+        """Put a call in the place of its nodes; where it cannot be, say why, and return None."""
+        if call not in self._wanted or self._graph not in self._places[call]:
             return None
-        if self._places[call] != {self._graph}:
-            if self._graph in self._places[call]:
-                self._plan.inline[call] = "its nodes are in several graphs: a graph and the body of another call's node"
-            return None
-        if not members.issubset(items):
-            self._plan.inline[call] = "another function took in some of its nodes"
-            return None
-        arranged = self._arrange(items, members)
+        arranged = self._find_place(items, call, members)
         if isinstance(arranged, str):
             self._plan.inline[call] = arranged
             return None
         before, inside, after = arranged
-        taken = [item for item in inside if item not in members]
-        if self._graph and (before or after) and _interleaved(items, set(inside)):
-            self._plan.inline[call] = "nodes of other calls lie between its own, inside a body"
-            return None
-        makes = frozenset(t for item in inside for t in self._makes(item))
-        if not self._is_read(makes, inside):
-            self._plan.inline[call] = "nobody reads what it makes"
-            return None
-        if taken:
+        if taken := [item for item in inside if item not in members]:
             self._plan.taken_in[call] = tuple(self._plan.flatten(taken))
+        makes = frozenset(t for item in inside for t in self._makes(item))
         reads = frozenset(t for item in inside for t in self._reads(item)) - makes
         content = self._fold(inside, call)
         lifted = Lifted(call, tuple(content if self._graph else self._move_literals(content)), reads, makes)
         return [*before, lifted, *after]
 
+    def _find_place(
+        self, items: list[Item], call: CallId, members: set[Item]
+    ) -> tuple[list[Item], list[Item], list[Item]] | str:
+        """Part items into those before a call, in it and after it; say why it cannot be one node where it cannot."""
+        if self._places[call] != {self._graph}:
+            return "its nodes are in several graphs: a graph and the body of another call's node"
+        arranged = self._arrange(items, members)
+        if isinstance(arranged, str):
+            return arranged
+        before, inside, after = arranged
+        if self._graph and (before or after) and _interleaved(items, set(inside)):
+            return "nodes of other calls lie between its own, inside a body"
+        if not self._is_read((t for item in inside for t in self._makes(item)), inside):
+            return "nobody reads what it makes"
+        return arranged
+
     def _arrange(self, items: Sequence[Item], members: set[Item]) -> tuple[list[Item], list[Item], list[Item]] | str:
-        """Part items into those before a region, in it and after it; say what is between where that cannot be."""
+        """Part items into those before a region, in it and after it; say why where that cannot be."""
         places = [place for place, item in enumerate(items) if item in members]
+        if len(places) < len(members):
+            return "another function took in some of its nodes"
         first, last = places[0], places[-1] + 1
         before, inside, after = list(items[:first]), list[Item](), list[Item]()
         made, later = set[int](), set[int]()

@@ -17,6 +17,8 @@ from hieronnx.tools.extract.source import Source
 from hieronnx.tools.fold.classes import Equals
 from hieronnx.tools.fold.regions import Item, Lifted
 
+_QUANTIZED = "quant_parameter_tensor_names"
+"""Where onnx-ir keeps what a graph says of the quantization of a tensor."""
 Told: TypeAlias = tuple[str, str, bytes]
 """The graph that a tensor is in, its name, and its ValueInfoProto without that."""
 
@@ -74,6 +76,15 @@ def list_held_infos(graph: ir.Graph) -> Iterator[onnx.ValueInfoProto]:
     inputs = {value.name for value in graph.inputs}
     held = (value for value in graph.initializers.values() if value.name not in inputs)
     yield from filter(_tells_more, map(ir.serde.serialize_value, held))
+
+
+def list_annotations(graph: ir.Graph) -> Iterator[onnx.TensorAnnotation]:
+    """Yield what a graph says of the quantization of its tensors."""
+    made = (value for node in graph for value in node.outputs)
+    for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *made)):
+        if names := value.meta.get(_QUANTIZED):
+            entries = [onnx.StringStringEntryProto(key=key, value=name) for key, name in names.items()]
+            yield onnx.TensorAnnotation(tensor_name=value.name, quant_parameter_tensor_names=entries)
 
 
 class UnfoldedTypes:

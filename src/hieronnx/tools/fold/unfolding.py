@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -14,11 +14,13 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, list_some
 from hieronnx.files.boundary import reads_files
-from hieronnx.files.opening import OpenedModel, deserialize, open_model, open_structure, require_hierarchy
+from hieronnx.files.opening import OpenedModel, deserialize, load, open_model, open_structure, require_hierarchy
 from hieronnx.files.weights import find_inner_weights, find_weights
 from hieronnx.files.wire import locate_initializers
 from hieronnx.files.writing import ModelPieces, assemble, check_output, list_own_files, write
+from hieronnx.graph.operators import name_domain
 from hieronnx.graph.soundness import find_faults
+from hieronnx.graph.versions import find_other_versions, find_versions
 from hieronnx.graph.view import ModelLike
 from hieronnx.graph.walks import function_key, walk_bodies, walk_protos
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -30,7 +32,9 @@ from hieronnx.tools.fold.record import RECORD_KEY, FoldRecord, decode_record
 from hieronnx.tools.fold.result import UnfoldResult, count_nodes
 from hieronnx.tools.fold.sparse import copy_sparse
 from hieronnx.tools.fold.types import UnfoldedTypes
-from hieronnx.tools.fold.versions import find_other_versions
+
+FOLDED_NOTE = "the file is folded: the nodes of its functions count in every call"
+"""What is said of a folded file where it is seen as the flat one that it stands for."""
 
 
 @reads_files
@@ -118,6 +122,20 @@ def unfold_opened(opened: OpenedModel) -> OpenedModel:
     )
 
 
+def load_flat(path: Path) -> tuple[Hierarchy, bool]:
+    """Read the hierarchy of a file, of a folded one as it was before folding; say whether it is one.
+
+    Raises:
+        HieronnxError: If there is no such file, it has no hierarchy, or its record cannot be read.
+    """
+    hierarchy = load(path)
+    if not any("::" in node.graph for node in hierarchy.nodes):  # no function has a node
+        return hierarchy, False
+    opened = open_model(path)
+    flat = unfold_opened(opened)
+    return flat.hierarchy or hierarchy, flat is not opened
+
+
 def _write_out(
     structure: onnx.ModelProto, hierarchy: Hierarchy, record: FoldRecord | None, name: str
 ) -> tuple[Expander, Hierarchy, tuple[str, ...]]:
@@ -126,18 +144,17 @@ def _write_out(
     Raises:
         HieronnxError: If no sound model comes of it.
     """
-    written_out, kept, reasons = _part_functions(structure, record)
+    parts = _part_functions(structure, record)
     by_name = hierarchy.strategy == STRATEGY
-    relative = {*written_out} if by_name else set() if record is None else set(record.functions)
-    functions = [*written_out.values()]
-    expander = Expander(hierarchy, functions, record, relative, _list_names(structure))
+    relative = {*parts.written_out} if by_name else set() if record is None else set(record.functions)
+    expander = Expander(hierarchy, parts.written_out.values(), record, relative, _list_names(structure))
     expanded = list(expander.expand(structure.graph.node, Frame("", "")))
     if record is not None and not expander.inexact:
         expanded = _put_in_order(expanded, record.order)
-    inner = [node for node in hierarchy.nodes if any(_is_inside(node.graph, key) for key in kept)]
+    inner = [node for node in hierarchy.nodes if any(_is_inside(node.graph, key) for key in parts.kept)]
     if by_name:  # it is not known which call a node of a function that stays is of
         inner = [replace(node, evidence="root") for node in inner]
-    _rebuild(structure, [item.node for item in expanded], list(kept.values()), record, expander.types)
+    _rebuild(structure, [item.node for item in expanded], parts, record, expander.types)
     fault = next(find_faults(structure), None)
     if fault is not None:  # a record that someone else wrote may say anything
         raise HieronnxError(f"'{name}' cannot be unfolded: {fault.place}: {fault.message}; fold the model again")
@@ -147,7 +164,7 @@ def _write_out(
         calls=tuple(_rebind(hierarchy, expander, structure, None if expander.inexact else record)),
         model={},
     )
-    return expander, flat, tuple(_explain(expander, record, reasons))
+    return expander, flat, tuple(_explain(expander, record, parts.reasons))
 
 
 def _list_names(structure: onnx.ModelProto) -> set[str]:
@@ -170,18 +187,31 @@ def _read_record(opened: OpenedModel) -> FoldRecord | None:
         ) from error
 
 
-def _part_functions(
-    structure: onnx.ModelProto, record: FoldRecord | None
-) -> tuple[dict[str, onnx.FunctionProto], dict[str, onnx.FunctionProto], dict[str, str]]:
-    """Part the functions into those to write out and those that stay: what was there before folding, and what cannot.
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The functions of a model, by their keys.
 
-    The latter are given a third time, with the reasons.
+    Attributes:
+        written_out: those that are.
+        kept: those that stay: what was there before folding, and what cannot be written out.
+        reasons: why the latter cannot.
+        versions: of the operator sets that the model has then.
     """
+
+    written_out: dict[str, onnx.FunctionProto]
+    kept: dict[str, onnx.FunctionProto]
+    reasons: dict[str, str]
+    versions: dict[str, int]
+
+
+def _part_functions(structure: onnx.ModelProto, record: FoldRecord | None) -> _Parts:
     functions = {function_key(f.domain, f.name, f.overload): f for f in structure.functions}
     asked = {key: f for key, f in functions.items() if record is None or key in record.functions}
-    reasons = find_other_versions(structure, asked)
+    versions = find_versions(structure, asked.values())
+    reasons = find_other_versions(asked, versions)
     written_out = {key: f for key, f in asked.items() if key not in reasons}
-    return written_out, {key: f for key, f in functions.items() if key not in written_out}, reasons
+    kept = {key: f for key, f in functions.items() if key not in written_out}
+    return _Parts(written_out, kept, reasons, versions)
 
 
 def _is_inside(graph: str, function: str) -> bool:
@@ -201,31 +231,42 @@ def _put_in_order(expanded: Sequence[Expanded], runs: Sequence[tuple[int, int]])
 def _rebuild(
     structure: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
-    kept: Sequence[onnx.FunctionProto],
+    parts: _Parts,
     record: FoldRecord | None,
     types: UnfoldedTypes,
 ) -> None:
     """Put nodes in the place of those of a model, and take out of it what only functions needed."""
-    functions = [onnx.FunctionProto.FromString(item.SerializeToString()) for item in kept]
+    functions = [onnx.FunctionProto.FromString(item.SerializeToString()) for item in parts.kept.values()]
     for node in (node for function in functions for _, graph in walk_bodies(function) for node in graph.node):
         strip_scopes(node)
-    imports = {item.domain: item.version for function in structure.functions for item in function.opset_import}
     del structure.functions[:], structure.graph.node[:]
     structure.functions.extend(functions)
     structure.graph.node.extend(nodes)
     types.put_into(structure.graph, "")
     del structure.graph.initializer[:]
-    used = {node.domain for _, graph in walk_protos(structure) for node in graph.node}
-    gone = set() if record is None else set(record.domains) - used
-    entries = {item.domain: item.version for item in structure.opset_import if item.domain not in gone}
-    entries.update((domain, imports[domain]) for domain in sorted(used - entries.keys()) if domain in imports)
-    del structure.opset_import[:]
-    structure.opset_import.extend(onnx.OperatorSetIdProto(domain=d, version=v) for d, v in entries.items())
-    if record is not None and record.ir_version:
-        structure.ir_version = record.ir_version
+    _rebuild_imports(structure, set() if record is None else set(record.domains), parts.versions)
+    if record is not None:
+        structure.ir_version = record.ir_version or structure.ir_version
+        made = {name for node in nodes for name in node.output}
+        annotations = map(onnx.TensorAnnotation.FromString, record.annotations)
+        structure.graph.quantization_annotation.extend(item for item in annotations if item.tensor_name in made)
     others = [entry for entry in structure.metadata_props if entry.key != RECORD_KEY]
     del structure.metadata_props[:]
     structure.metadata_props.extend(others)
+
+
+def _rebuild_imports(structure: onnx.ModelProto, folded: Collection[str], versions: Mapping[str, int]) -> None:
+    """Make a model import the operator sets that its nodes need, and no more those that only folding needed."""
+    used = {name_domain(node.domain) for _, graph in walk_protos(structure) for node in graph.node}
+    entries = [item for item in structure.opset_import if item.domain not in folded or item.domain in used]
+    known = {name_domain(item.domain) for item in entries}
+    entries += (
+        onnx.OperatorSetIdProto(domain=domain, version=versions[domain])
+        for domain in sorted(used - known)
+        if domain in versions
+    )
+    del structure.opset_import[:]
+    structure.opset_import.extend(entries)
 
 
 def _rebind(

@@ -22,7 +22,6 @@ from hieronnx.files.opening import deserialize, find_beside, read_beside, readin
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import View
 from hieronnx.graph.walks import walk_nodes
-from hieronnx.graph.wiring import read_proto_wiring
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import Call, CallId
 from hieronnx.hierarchy.tags import Segment, parse_tag
@@ -110,12 +109,14 @@ def read_sidecar_form(path: Path, view: View, skeleton: onnx.ModelProto) -> Form
         return _make_form(None, False, findings)
     others = check_belongs(claim.nodes, view)
     own = [] if others else [*check_operators(claim.nodes, view), *check_module_table(claim, view)]
+    described: Mapping[str, Any] = {}
     if not others and claim.document is not None:
-        others = check_wiring(claim.document.model, read_proto_wiring(skeleton).digest)
+        about = claim.document.model
+        described = describe_file(path, about.class_name, about.exporter, skeleton)
+        others = check_wiring(about, described["wiring"])
     unknown = _walk_unknown(raw, _keys_of(inspect.type_info(Document)), "$")
     form = _make_form(claim, not others, [*_report_unknown("sidecar", unknown), *others, *own])
     if form.is_whole and form.hierarchy is not None and claim.document is not None:
-        described = describe_file(path, claim.document.model.class_name, claim.document.model.exporter, skeleton)
         derived = check_derived(claim.document, form.hierarchy, view, described)
         return replace(form, findings=(*form.findings, *derived))
     return form

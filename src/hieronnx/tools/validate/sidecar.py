@@ -61,7 +61,8 @@ def check_operators(nodes: Sequence[Node], view: View) -> Iterator[Finding]:
     in_model = dict(zip(view.node_keys, view.nodes, strict=True))
     for node in nodes:
         operator = name_operator(node.domain, node.op_type)
-        if in_model[node.key].op != operator:
+        overload = in_model[node.key].op.removeprefix(operator)  # which a sidecar does not tell
+        if overload and (not overload.startswith(":") or overload.startswith("::")):
             place = f"sidecar: {node_place(*node.key, node.name)}"
             reason = f"it is {operator} there, {in_model[node.key].op} in the model"
             yield Finding("sidecar-nodes", "error", place, reason, _OTHER_OPERATOR)

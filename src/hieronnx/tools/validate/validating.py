@@ -16,7 +16,7 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Finding
 from hieronnx.files.document import summarize
 from hieronnx.files.metadata import PREFIX
-from hieronnx.files.opening import deserialize, load_ir_model, read_structure, require_file, sidecar_path
+from hieronnx.files.opening import open_model, open_structure, require_file, sidecar_path
 from hieronnx.files.torch_scopes import read_torch_scopes
 from hieronnx.files.wire import read_left_out, read_skeleton
 from hieronnx.graph.view import ModelLike, View
@@ -24,6 +24,7 @@ from hieronnx.hierarchy.categories import CATEGORIES, read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
 from hieronnx.tools.analyze.result import CategoryShare
+from hieronnx.tools.fold.unfolding import unfold_opened
 from hieronnx.tools.results import Result
 from hieronnx.tools.validate import attribution
 from hieronnx.tools.validate.boundaries import check_boundaries
@@ -245,9 +246,9 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
     """Compare the graphs alone: what is wrong with a hierarchy is found elsewhere."""
     from hieronnx.tools.compare import compare
 
-    other = read_structure(Path(baseline)) if isinstance(baseline, str | os.PathLike) else load_ir_model(baseline)
+    other = _read_flat(baseline)
     try:
-        own = deserialize(subject.skeleton, subject.name)
+        own = _read_flat(subject.path or subject.skeleton)
     except HieronnxError:  # which is a finding of its own
         return []
     comparison = compare(*map(_without_hierarchy, (other, own)))
@@ -255,6 +256,14 @@ def _check_baseline(subject: _Subject, baseline: ModelLike) -> list[Finding]:
         return []
     remedy = "'hieronnx compare' with both files says where they differ"
     return [Finding("baseline", "error", "graph", f"it is not that of the baseline: {comparison.describe()}", remedy)]
+
+
+def _read_flat(model: ModelLike) -> ir.Model:
+    """Read the graph of a model, of a folded one as it was before folding."""
+    try:
+        return unfold_opened(open_model(model)).model
+    except HieronnxError:  # its hierarchy cannot be read, or its record
+        return open_structure(model).model
 
 
 def _without_hierarchy(model: ir.Model) -> ir.Model:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from hieronnx.errors import count
 from hieronnx.hierarchy.categories import CATEGORIES, category_of
 from hieronnx.hierarchy.elsewhere import find_work_elsewhere
-from hieronnx.hierarchy.records import CONFIDENCE, Call
+from hieronnx.hierarchy.records import CONFIDENCE, Call, Module
 from hieronnx.hierarchy.tags import label_call
 from hieronnx.tools.analyze.initializers import measure_initializer
 from hieronnx.tools.analyze.result import AnalysisResult, Tally
@@ -138,17 +138,9 @@ def _dump_calls(pictures: Pictures, analysis: AnalysisResult, numbers: Mapping[A
     elsewhere = find_work_elsewhere(hierarchy)
     entries = []
     for number, call in enumerate(hierarchy.calls):
-        module, line = hierarchy.modules[call.id.module], lines[call.id]
+        line = lines[call.id]
         entry = {
-            "path": str(call.id),
-            "name": name_in(call),
-            "class": module.class_name,
-            "full": module.qualified_class,
-            "label": label_call(call, module.class_name),
-            "tag": call.tag,
-            "tagged": call.tagged,
-            "via": call.via,
-            "parent": None if call.parent is None else numbers[call.parent],
+            **_describe_call(call, hierarchy.modules[call.id.module], numbers),
             "nodes": line.total.nodes,
             "own": line.own.nodes,
             "parameters": line.parameters,
@@ -163,6 +155,21 @@ def _dump_calls(pictures: Pictures, analysis: AnalysisResult, numbers: Mapping[A
         }
         entries.append({key: value for key, value in entry.items() if value not in (None, "", [])})
     return entries
+
+
+def _describe_call(call: Call, module: Module, numbers: Mapping[Any, int]) -> dict[str, Any]:
+    """Return what a call is called, and by whom it is made."""
+    return {
+        "path": str(call.id),
+        "name": name_in(call),
+        "class": module.class_name,
+        "full": module.qualified_class,
+        "label": label_call(call, module.class_name),
+        "tag": call.tag,
+        "tagged": call.tagged,
+        "via": call.via,
+        "parent": None if call.parent is None else numbers[call.parent],
+    }
 
 
 def _dump_work(tally: Tally) -> list[Any]:
@@ -196,6 +203,8 @@ def _dump_node(source: Source, index: int, numbers: Mapping[Any, int], texts: Te
 
 def write_attribute(attribute: ir.Attr) -> str:
     """Write an attribute in a line: small tensors whole, others by their type and shape."""
+    if attribute.is_ref():  # given where the function is called
+        return f"@{attribute.ref_attr_name}"
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return "graph"
     if attribute.type == ir.AttributeType.TENSOR:
@@ -203,7 +212,7 @@ def write_attribute(attribute: ir.Attr) -> str:
         shape = "×".join(map(str, tensor.shape)) or "scalar"
         small = tensor.size <= 16 and tensor.dtype != ir.DataType.STRING
         return f"{tensor.dtype} {shape}" + (f" {tensor.numpy().tolist()}" if small else "")
-    return _cut(str(attribute.value) if attribute.ref_attr_name is None else f"@{attribute.ref_attr_name}")
+    return _cut(str(attribute.value))
 
 
 def _shorten(key: str, text: str) -> str:

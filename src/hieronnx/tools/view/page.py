@@ -1,7 +1,7 @@
 """The page: one HTML file with its script, its style and its data, which needs no network and runs nothing else.
 
-Names from the model are in the data alone, compressed: the browser never sees them as markup. The policy of the page
-lets run one script and one style, by their hashes, and lets nothing be loaded or sent.
+Names from the model are in the data, compressed, and in the title, escaped: the browser never sees them as markup. The
+policy of the page lets run one script and one style, by their hashes, and lets nothing be loaded or sent.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -15,6 +16,7 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model
 from hieronnx.files.staging import new_files, write_whole
 from hieronnx.files.torch_scopes import note_torch_scopes
+from hieronnx.files.writing import check_kept, list_own_files
 from hieronnx.graph.view import ModelLike
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.extract.source import Source, prepare
@@ -32,6 +34,16 @@ from hieronnx.tools.view.svg import make_svg
 if TYPE_CHECKING:
     from hieronnx.tools.profile.result import ProfileResult
     from hieronnx.tools.verify.result import VerifyResult
+
+_PICTURES = ("svg", "png", "mermaid")
+_FORMS_WITH: Mapping[str, tuple[str, ...]] = {
+    "output": ("html", *_PICTURES),
+    "profile": ("html", "model-explorer"),
+    "verify": ("html", "model-explorer"),
+    **dict.fromkeys(("dims", "against", "statistics"), ("html",)),
+    "unfold": _PICTURES,
+}
+"""Which forms each option has a say in."""
 
 Saved: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 """What a command printed with `--json`: a file, or the values themselves."""
@@ -105,45 +117,87 @@ def view(
 
     Raises:
         HieronnxError: If the model cannot be read or has no hierarchy, or the output cannot be written.
-        InputError: If there is no such call, or several forms are asked for.
+        InputError: If there is no such call, several forms are asked for, or an option has no say in that form.
 
     Example:
         >>> hieronnx.view("model.onnx", output="model.html")
         ViewResult(model.onnx: 215 calls, 443 nodes, model.html)
     """
-    pictures = {"svg": svg, "png": png, "mermaid": mermaid}
-    asked = [name for name, call in (*pictures.items(), ("model_explorer", model_explorer)) if call is not None]
-    if len(asked) > 1:
-        raise InputError(f"ask for one form at a time, not for {' and '.join(asked)}")
-    if model_explorer is not None and output is not None:
-        raise InputError("what Model Explorer shows goes into its folder, not to 'output'; leave one of both out")
+    forms = {"svg": svg, "png": png, "mermaid": mermaid, "model-explorer": model_explorer}
+    form, others = _find_form(forms), _list_models(against)
+    _check_options(form, output=output, profile=profile, verify=verify, dims=dims, against=others)
+    _check_options(form, statistics=statistics, unfold=unfold)
     opened = unfold_opened(open_model(model))
     source = prepare(opened)
     measured = read_measured(source.hierarchy.calls, profile, verify)
-    form, content = "html", cast("str | bytes", "")
-    path = None if output is None else Path(output)
-    if model_explorer is not None:
-        form, path = "model-explorer", Path(model_explorer)
-        content, files = _write_explorer(source, measured, path)
+    contents: dict[str, str | bytes]
+    if form == "html":
+        contents = {"": _make_page(model, source, measured, others, dims, statistics=statistics)}
+    elif form == "model-explorer":
+        contents = _make_explorer(source, measured)
     else:
-        form = asked[0] if asked else "html"
-        if asked:
-            content = _make_picture(source, form, pictures[form] or "", folded=not unfold)
-        else:
-            content = _make_page(model, source, measured, _list_models(against), dims, statistics=statistics)
-        if path is not None:
-            write_whole(path, content)
-        files = () if path is None else (WrittenFile(path, path.stat().st_size),)
+        contents = {"": _make_picture(source, form, str(forms[form]), folded=not unfold)}
+    place = model_explorer if output is None else output
+    path = None if place is None else Path(place)
+    read = _list_read((model, *others), (profile, verify))
+    files = () if path is None else _write(path, {path / name: item for name, item in contents.items()}, read)
     return ViewResult(
         model=opened.name,
         form=form,
         path=path,
-        content=content,
+        content=next(iter(contents.values())),
         calls=len(source.hierarchy.calls),
         nodes=len(source.hierarchy.nodes),
         files=files,
         notes=tuple(note_torch_scopes(opened.name, source.hierarchy.strategy)),
     )
+
+
+def _find_form(forms: Mapping[str, Any]) -> str:
+    """Return the form that was asked for: a page, unless it is another.
+
+    Raises:
+        InputError: If there are several.
+    """
+    asked = [name for name, given in forms.items() if given is not None]
+    if len(asked) > 1:
+        raise InputError(f"ask for one form at a time, not for {' and '.join(asked)}")
+    return asked[0] if asked else "html"
+
+
+def _check_options(form: str, **options: Any) -> None:
+    """Make sure that every option that is given has a say in the form that was asked for.
+
+    Raises:
+        InputError: If one has none.
+    """
+    for name, given in options.items():
+        if given and form not in _FORMS_WITH[name]:
+            raise InputError(
+                f"'{name}' is for {' and '.join(_FORMS_WITH[name])}, not for {form}; leave one of the two out"
+            )
+
+
+def _list_models(against: ModelLike | Sequence[ModelLike]) -> list[ModelLike]:
+    return list(against) if isinstance(against, list | tuple) else [cast("ModelLike", against)]
+
+
+def _list_read(models: Iterable[ModelLike], measured: Iterable[Any]) -> set[Path]:
+    """Return the files that are read."""
+    files = {file for model in models for file in list_own_files(model)}
+    return files | {Path(given) for given in measured if isinstance(given, str | os.PathLike)}
+
+
+def _write(path: Path, contents: Mapping[Path, str | bytes], read: Collection[Path]) -> tuple[WrittenFile, ...]:
+    """Write a file, or several in a folder of this path."""
+    check_kept(path, contents, read, "which is read for it")
+    with nullcontext() if path in contents else new_files(path):
+        for file, content in contents.items():
+            write_whole(file, content)
+    return tuple(WrittenFile(file, file.stat().st_size) for file in contents)
+
+
+# -- the forms --------------------------------------------------------------------------------------------
 
 
 def _make_picture(source: Source, form: str, target: str, *, folded: bool) -> str | bytes:
@@ -172,20 +226,12 @@ def _make_page(
     return make_page(data, f"{data['title']} · {data['file'] or 'hieronnx'}")
 
 
-def _write_explorer(source: Source, measured: Measured, folder: Path) -> tuple[str, tuple[WrittenFile, ...]]:
-    graphs = msgspec.json.encode(make_graphs(source, measured)).decode()
+def _make_explorer(source: Source, measured: Measured) -> dict[str, str | bytes]:
+    """Make what Model Explorer reads, by the names of its files; the graph is the first."""
     name = source.opened.path.stem if source.opened.path is not None else "model"
-    contents = {f"{name}.json": graphs}
-    for kind, data in make_node_data(source, measured).items():
-        contents[f"{name}.{kind}.json"] = msgspec.json.encode(data).decode()
-    with new_files(folder):
-        for file, content in contents.items():
-            write_whole(folder / file, content)
-    return graphs, tuple(WrittenFile(folder / file, (folder / file).stat().st_size) for file in contents)
-
-
-def _list_models(against: ModelLike | Sequence[ModelLike]) -> list[ModelLike]:
-    return list(against) if isinstance(against, list | tuple) else [cast("ModelLike", against)]
+    kinds = {f"{name}.{kind}.json": data for kind, data in make_node_data(source, measured).items()}
+    values = {f"{name}.json": make_graphs(source, measured), **kinds}
+    return {file: msgspec.json.encode(value).decode() for file, value in values.items()}
 
 
 def _add_others(
@@ -203,7 +249,6 @@ def _add_others(
         source = prepare(unfold_opened(open_model(other)))
         entry = collect(make_pictures(source), analyze(source.opened, all_calls=True, dims=dims), Measured())
         lost, new = find_kinds(before, (other, source))
-        known.setdefault("kinds", lost)
-        entry["kinds"] = new
+        known["after"], entry["before"] = lost, new
         data["others"].append(entry)
         before, known = (other, source), entry

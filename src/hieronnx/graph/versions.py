@@ -9,29 +9,43 @@ the set defines their operators alike::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import onnx
 
-from hieronnx.graph.operators import name_operator
+from hieronnx.graph.operators import name_domain, name_operator
 from hieronnx.graph.walks import function_key, walk_bodies
 
 
-def find_other_versions(model: onnx.ModelProto, functions: Mapping[str, onnx.FunctionProto]) -> dict[str, str]:
-    """Return which of some functions cannot be written out, each with the reason."""
-    versions = {item.domain: item.version for item in model.opset_import}
+def find_versions(model: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> dict[str, int]:
+    """Return the versions of the operator sets that a model has with some of its functions written out.
+
+    They are the model's; of a set that it does not import, that of the first function that does.
+    """
+    versions = _read_imports(model.opset_import)
+    for function in functions:
+        for domain, version in _read_imports(function.opset_import).items():
+            versions.setdefault(domain, version)
+    return versions
+
+
+def find_other_versions(functions: Mapping[str, onnx.FunctionProto], versions: Mapping[str, int]) -> dict[str, str]:
+    """Return which of some functions, by their keys, cannot be written out in these versions, each with the reason."""
     found: dict[str, str] = {}
     for key, function in functions.items():
-        own = {item.domain: item.version for item in function.opset_import}
-        for domain, version in own.items():
-            versions.setdefault(domain, version)
+        own = _read_imports(function.opset_import)
         for node in _list_nodes(function):
-            here, there = own.get(node.domain, 0), versions.get(node.domain, 0)
-            if not _is_call(node, functions) and not _is_same(node.domain, node.op_type, here, there):
-                name = name_operator(node.domain, node.op_type)
+            domain = name_domain(node.domain)
+            here, there = own.get(domain, 0), versions.get(domain, 0)
+            if not _is_call(node, functions) and not _is_same(domain, node.op_type, here, there):
+                name = name_operator(domain, node.op_type)
                 found.setdefault(key, f"it has {name} of opset {here}, which opset {there}, the model's, defines anew")
     _add_called(functions, found)
     return found
+
+
+def _read_imports(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {name_domain(item.domain): item.version for item in imports}
 
 
 def _add_called(functions: Mapping[str, onnx.FunctionProto], found: dict[str, str]) -> None:

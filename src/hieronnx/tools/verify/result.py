@@ -12,6 +12,7 @@ from hieronnx.tools.results import Result
 from hieronnx.tools.verify.deviation import Deviation
 
 Verdict: TypeAlias = Literal["right", "noisy", "wrong"]
+Cause: TypeAlias = Literal["", "saturation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,12 @@ class VerifiedCall(_ComparedCall):
 
     Attributes:
         verdict: `right`, where nothing but rounding is seen; `noisy`, where the format makes it so; `wrong`.
+        cause: `saturation`, where most of the introduced error is lost by sums that ONNX Runtime's kernels clip on this
+            processor: the file is not to blame. Empty where that is not so, or not known.
     """
 
     verdict: Verdict
+    cause: Cause = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +69,13 @@ class Culprit(_ComparedCall):
         nodes: The nodes between the nearest tensors that are right and the one that is not.
         operators: How many of each operator are among them.
         fused_with: Other calls whose work is done in one with that of these nodes: the error may be theirs.
+        cause: As of `VerifiedCall`.
     """
 
     nodes: tuple[Node, ...]
     operators: Mapping[str, int]
     fused_with: tuple[CallId, ...] = ()
+    cause: Cause = ""
 
 
 @dataclass(frozen=True, slots=True)

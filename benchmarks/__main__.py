@@ -21,6 +21,7 @@ TIMED: Mapping[str, str] = {
     "extract": "Time extraction beside its peers.",
     "annotate": "Time annotating a file by value.",
     "verify": "Time comparing every module call of a file with PyTorch.",
+    "target": "Count what a search for a target leaves in 8 bits, beside a greedy one by nodes.",
     "view": "Time making a page, and using it in a browser.",
 }
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")

@@ -76,6 +76,17 @@ def _describe(value: onnx.ValueInfoProto) -> FileInput:
     return FileInput(value.name, dtype, sizes if tensor.HasField("shape") else None)
 
 
+def find_dims(inputs: Iterable[FileInput], feeds: Feeds) -> dict[str, int]:
+    """Return the sizes that named axes have in a run's inputs."""
+    return {
+        axis: size
+        for item in inputs
+        if item.name in feeds
+        for axis, size in zip(item.shape or (), np.shape(feeds[item.name]), strict=False)
+        if isinstance(axis, str)
+    }
+
+
 def draw_feeds(
     inputs: Sequence[FileInput],
     count: int,

@@ -17,7 +17,7 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.runtime.inputs import draw_feeds, read_inputs
+from hieronnx.runtime.inputs import draw_feeds, find_dims, read_inputs
 from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.carry import CarryResult
 from hieronnx.tools.precision.measuring import Judge, Metric, Target
@@ -25,6 +25,8 @@ from hieronnx.tools.precision.result import TargetSearch, Trial
 from hieronnx.tools.quantize import QUANTIZERS, Quantizer, run_quantizer, translate_options
 
 _DRAWN = 8
+_PROBED = 2
+"""On how many samples modules run alone, for estimates; candidates run on all."""
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
 
 
@@ -113,7 +115,7 @@ def quantize(
     report = progress or (lambda _stage: None)
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         feeds = _read_samples(source, calibration, random_calibration)
-        seen, held = _hold_back(feeds)
+        seen, held = _hold_back(feeds) if tool == "static" else (feeds, feeds)
         unseen = tool == "dynamic" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
@@ -144,8 +146,8 @@ def _search(
 ) -> TargetSearch:
     """Search which modules must stay in float."""
     from hieronnx.tools.precision.searching import Search, default_budget
-    from hieronnx.tools.precision.sensitivity import Costs, rank_modules
-    from hieronnx.tools.verify.verifying import verify
+    from hieronnx.tools.precision.units import Units
+    from hieronnx.tools.verify.verifying import measure_calls
 
     judge = Judge(source, target, held, metric)
     path = folder / "candidate.onnx"
@@ -155,13 +157,13 @@ def _search(
         run_quantizer(source, output=path, exclude=[*patterns, *kept], sidecar=False, **once)
         return judge.measure(path)
 
-    costs = Costs.of(source)
     report("quantizing everything")
     run_quantizer(source, output=path, exclude=patterns, **once)
-    modules = rank_modules(hierarchy, verify(path, source, inputs=list(held)), costs)
+    dims = find_dims(read_inputs(source), held[0])
+    units = Units.of(source, path, measure_calls(path, source, inputs=list(held[:_PROBED])), dims)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    search = Search(target, costs, budget or default_budget(len(modules), depth), build)
-    chosen = search.run(modules, favour)
+    search = Search(target, units, budget or default_budget(len(units.all), depth), build, favour)
+    chosen = search.run(judge.measure(path))
     return TargetSearch(str(target), tuple(search.trials.values()), chosen, len(held), held_back=True)
 
 

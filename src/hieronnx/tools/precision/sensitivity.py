@@ -13,14 +13,14 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import open_model, require_hierarchy
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
-from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.quantize import run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.result import VerifyResult
 from hieronnx.tools.verify.samples import Inputs
-from hieronnx.tools.verify.verifying import verify
+from hieronnx.tools.verify.verifying import measure_calls
 
 
 @reads_files
@@ -71,7 +71,7 @@ def sensitivity(
             progress=progress,
             **options,
         )
-        verified = verify(path, model, inputs=inputs, samples=samples)
+        verified = measure_calls(path, model, inputs=inputs, samples=samples)
         modules = rank_modules(hierarchy, verified, Costs.of(model))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
     return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, quantized.notes)
@@ -94,12 +94,6 @@ class Costs:
             adds[path] = adds.get(path, 0) + (given if isinstance(given, int) else 0)
             sizes[path] = line.bytes or 0
         return cls(adds, sizes)
-
-    def share(self, counts: Mapping[str, int], kept: Iterable[str]) -> float:
-        """Return the share of a cost that is in no module that is kept in float."""
-        whole, paths = counts.get("", 0), set(kept)
-        outermost = [path for path in paths if not any(above in paths for above in walk_up(path) if above != path)]
-        return max(1.0 - sum(counts.get(path, 0) for path in outermost) / whole, 0.0) if whole else 1.0
 
 
 def rank_modules(hierarchy: Hierarchy, verified: VerifyResult, costs: Costs) -> list[ModuleSensitivity]:

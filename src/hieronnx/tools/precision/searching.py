@@ -2,7 +2,7 @@
 
 The error of the outputs is taken for a sum of what each module adds to it, in squares. What each adds is estimated at
 first (see `units.py`), and corrected by every candidate that was built and measured: those in 8 bits in it add up to
-its error. The first candidate keeps all that costs next to nothing. The next is the one with most in 8 bits that should
+its error. The next candidate is the one with most in 8 bits that should
 meet the target by all that is known; when there is none with more than the best, those that should miss it by little
 are tried, for estimates are no more than that. What meets the target is measured each time, never estimated::
 
@@ -32,8 +32,6 @@ Kept: TypeAlias = frozenset[str]
 Build = Callable[[tuple[str, ...]], float]
 """Builds the candidate with some modules in float, and measures it."""
 
-_KNOWN = 0.7
-_CHEAP = 0.02
 _STEPS = 4000
 _SWEEPS = 20
 _LEAST, _WORST = 1e-9, 1e9
@@ -89,8 +87,6 @@ class Search:
 
     def _propose(self) -> Kept | None:
         """Return the modules to keep in the next candidate; None where nothing better is in sight."""
-        if len(self.trials) == 1 and (cheap := self._list_cheap()):
-            return cheap
         noise = self._estimate_noise()
         least = max((self._sum_gains(kept) for kept, trial in self.trials.items() if trial.met), default=-1.0)
         for limit in self._list_limits(noise):
@@ -99,16 +95,9 @@ class Search:
                 return kept
         return None
 
-    def _list_cheap(self) -> Kept:
-        """Return what costs next to nothing together: whether that is enough is the first thing to know."""
-        order = np.argsort(self._gains, kind="stable")
-        cheap = order[np.cumsum(self._gains[order]) <= _CHEAP]
-        return frozenset(self.units.all[number].module for number in cheap if len(cheap) < len(order))
-
     def _estimate_noise(self) -> Numbers:
         """Estimate what each unit adds to the error, so that all that was measured is explained."""
-        # Whatever a module makes alone, what it does to the others is not in that: none is taken for harmless.
-        noise = np.array([_KNOWN * unit.noise + (1 - _KNOWN) / len(self.units.all) for unit in self.units.all])
+        noise = np.array([max(unit.noise, _LEAST) for unit in self.units.all])
         measured = [(self._mask(kept), self.target.measure_noise(trial.value)) for kept, trial in self.trials.items()]
         for _ in range(_SWEEPS):
             for inside, found in measured:

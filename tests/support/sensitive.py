@@ -68,7 +68,7 @@ MODELS = (
     Sensitive("vit", "torchscript", "dynamic", "vit.layers.0.mlp.fc1"),
     Sensitive("convnext", "torchscript", "dynamic", "encoder.stages.1.layers.0.pwconv2"),
     Sensitive("distilbert", "torchscript", "dynamic", "transformer.layer.0.ffn.lin2"),
-    Sensitive("resnet", "torchscript", "dynamic", "resnet.embedder.embedder"),
+    Sensitive("bart", "torchscript", "dynamic", "decoder.layers.0.fc2"),
 )
 """Text and images, by attention and by convolutions."""
 CALIBRATED = Sensitive("resnet", "torchscript", "static", "resnet.embedder.embedder")

@@ -104,7 +104,7 @@ def test_the_target_is_met_with_little_in_float(tool: str, stack: tuple[Path, in
     assert measure(path, output) >= target  # on samples that the search did not see either
 
 
-QUICK = ("convnext", "resnet")
+QUICK = ("convnext", "distilbert")
 ZOO = [pytest.param(m, id=m.name, marks=() if m.name in QUICK else pytest.mark.long) for m in MODELS]
 
 

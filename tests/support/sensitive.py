@@ -72,4 +72,4 @@ MODELS = (
 )
 """Text and images, by attention and by convolutions."""
 CALIBRATED = Sensitive("resnet", "torchscript", "static", "resnet.embedder.embedder")
-"""One with ranges: activations make as much noise here as the module does."""
+"""One with ranges, where the search leaves less in 8 bits than a greedy one: see docs/benchmarks.md."""

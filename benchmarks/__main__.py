@@ -22,6 +22,7 @@ TIMED: Mapping[str, str] = {
     "split": "Time splitting into stages beside its peers.",
     "annotate": "Time annotating a file by value.",
     "verify": "Time comparing every module call of a file with PyTorch.",
+    "target": "Count what a search for a target leaves in 8 bits, beside a greedy one by nodes.",
     "view": "Time making a page, and using it in a browser.",
 }
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")

@@ -131,6 +131,8 @@ def _describe_culprit(culprit: Culprit) -> Iterator[str]:
         "no rounding explains it" if culprit.excess > 1e6 else f"{culprit.excess:,.1f} times what rounding may make"
     )
     yield f"{excess}; look at '{clean_line(error.tensor)}', sample {error.sample}"
+    if culprit.cause:
+        yield "most of the introduced error is lost by sums that ONNX Runtime clips on this processor, not by the file"
     operators = [f"{name} × {number}" if number > 1 else name for name, number in culprit.operators.items()]
     yield f"{count(len(culprit.nodes), 'node')}: {list_some(operators, _FEW)}"
     names = [f"'{clean_line(node.name or node.output)}'" for node in culprit.nodes if node.op_type != "Constant"]

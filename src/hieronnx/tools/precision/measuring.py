@@ -19,6 +19,8 @@ Run: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Array]]
 Metric: TypeAlias = Callable[[Run], float]
 """Runs a model on whatever it likes, and returns how good it is."""
 _TARGET = re.compile(r"\s*(?P<name>snr|cosine|drop)\s*(?P<sign>>=|<=)\s*(?P<limit>[-+0-9.eE]+)\s*")
+_CERTAIN = 1.645
+"""How many standard errors below a value chance goes once in twenty times."""
 _SIGNS = {"snr": ">=", "cosine": ">=", "drop": "<="}
 
 
@@ -54,6 +56,10 @@ class Target:
         """Say whether a value meets the target."""
         return value <= self.limit if self.name == "drop" else value >= self.limit
 
+    def measure_noise(self, value: float) -> float | None:
+        """Return the error behind a value, as the square of a part; None for a metric, of which nobody knows it."""
+        return None if self.name == "drop" else 10 ** (-value / 10) if self.name == "snr" else 1 - value
+
 
 class Judge:
     """The model in float, and the samples that candidates are held to it on."""
@@ -73,20 +79,38 @@ class Judge:
             return self._best - float(self._metric(run))
         pairs = [(run(sample), expected) for sample, expected in zip(self._samples, self._expected, strict=True)]
         names = [name for name, array in self._expected[0].items() if np.asarray(array).dtype.kind == "f"]
-        return min(self._compare([(got[name], expected[name]) for got, expected in pairs]) for name in names)
+        return min(self._compare([_sum_up(got[name], expected[name]) for got, expected in pairs]) for name in names)
 
-    def _compare(self, pairs: Sequence[tuple[Array, Array]]) -> float:
-        """Compare one output over all samples."""
-        got, expected = (np.concatenate([p[side].ravel().astype(np.float64) for p in pairs]) for side in (0, 1))
-        finite = np.isfinite(expected)
-        got, expected = got[finite], expected[finite]
-        if not np.isfinite(got).all():
+    def _compare(self, sums: Sequence[Array]) -> float:
+        """Compare one output over all samples; return what others like them should reach, nineteen times of twenty.
+
+        That is the value of all, less what it owes to chance: by how much it changes as single samples are left out.
+        """
+        whole = np.sum(sums, axis=0)
+        value = self._rate(whole)
+        without = np.array([self._rate(whole - part) for part in sums if len(sums) > 1])
+        if not np.isfinite([value, *without]).all():
+            return value
+        return value - _CERTAIN * math.sqrt(max(len(without) - 1, 0)) * float(np.std(without) if without.size else 0)
+
+    def _rate(self, sums: Array) -> float:
+        """Return the value that the target is of."""
+        signal, size, product, noise = (float(number) for number in sums)
+        if not math.isfinite(noise):
             return -math.inf
-        signal, noise = float(expected @ expected), float((got - expected) @ (got - expected))
         if self._target.name == "snr":
-            return math.inf if not noise else 10 * math.log10(signal / noise) if signal else -math.inf
-        norms = math.sqrt(signal * float(got @ got))
-        return float(got @ expected) / norms if norms else float(not noise)
+            return math.inf if noise <= 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+        norms = math.sqrt(max(signal * size, 0.0))
+        return product / norms if norms else float(not noise)
+
+
+def _sum_up(got: Array, expected: Array) -> Array:
+    """Sum up one sample: the squares of what is expected and of what came, their products, the squares of errors."""
+    finite = np.isfinite(expected)
+    a, e = got[finite].astype(np.float64), expected[finite].astype(np.float64)
+    if not np.isfinite(a).all():
+        return np.array([0.0, 0.0, 0.0, math.inf])
+    return np.array([e @ e, a @ a, a @ e, (a - e) @ (a - e)])
 
 
 def _open(path: Path) -> Run:

@@ -15,6 +15,7 @@ import numpy as np
 from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
+from hieronnx.graph.shapes import bind_axes
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.sessions import Array, as_file
@@ -25,6 +26,8 @@ from hieronnx.tools.precision.result import TargetSearch, Trial
 from hieronnx.tools.quantize import QUANTIZERS, Quantizer, read_samples, run_quantizer, translate_options
 
 _DRAWN = 8
+_PROBED = 2
+"""On how many samples modules run alone, for estimates; candidates run on all."""
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
 
 
@@ -118,7 +121,7 @@ def quantize(
     report = progress or (lambda _stage: None)
     with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
         feeds = read_samples(source, calibration, max(random_calibration, _DRAWN))
-        seen, held = _hold_back(feeds)
+        seen, held = _hold_back(feeds) if tool == "static" else (feeds, feeds)
         unseen = tool != "static" or held is not seen
         if tool == "static":
             options = {**options, "calibration_cache_path": str(Path(folder) / "ranges.json")}
@@ -167,8 +170,8 @@ class _Task:
 def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetSearch:
     """Search which modules must stay in float; candidates are written to a folder."""
     from hieronnx.tools.precision.searching import Search, default_budget
-    from hieronnx.tools.precision.sensitivity import Costs, rank_modules
-    from hieronnx.tools.verify.verifying import verify
+    from hieronnx.tools.precision.units import Units
+    from hieronnx.tools.verify.verifying import measure_calls
 
     path, hierarchy = folder / "candidate.onnx", task.hierarchy
 
@@ -177,14 +180,14 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
         run_quantizer(task.source, output=path, exclude=[*task.patterns, *kept], sidecar=False, **task.settings)
         return task.judge.measure(path)
 
-    shapes = {name: array.shape for name, array in task.samples[0].items()}
-    costs = Costs.of(task.opened, shapes)
     report("quantizing everything")
     run_quantizer(task.source, output=path, exclude=task.patterns, **task.settings)
-    modules = rank_modules(hierarchy, verify(path, task.source, inputs=list(task.samples)), costs)
+    dims = bind_axes(task.opened.model, {name: array.shape for name, array in task.samples[0].items()})
+    measured = measure_calls(path, task.source, inputs=list(task.samples[:_PROBED]))
+    units = Units.of(task.source, path, measured, dims)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    search = Search(task.target, costs, task.budget or default_budget(len(modules), depth), build)
-    chosen = search.run(modules, task.favour)
+    search = Search(task.target, units, task.budget or default_budget(len(units.all), depth), build, task.favour)
+    chosen = search.run(task.judge.measure(path))
     return TargetSearch(str(task.target), tuple(search.trials.values()), chosen, len(task.samples), held_back=True)
 
 

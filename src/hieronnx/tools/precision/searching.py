@@ -1,25 +1,43 @@
 """Searching which modules stay in float, so that a quantized model meets a target with as much as possible in 8 bits.
 
-Modules are ordered by the error that each makes alone, for what it costs in float. The shortest beginning of that
-order that meets the target is found by halving; then modules that were kept are tried in 8 bits again, those first
-that cost most in float. What meets the target is measured each time, never estimated.
+The error of the outputs is taken for a sum of what each module adds to it, in squares. What each adds is estimated at
+first (see `units.py`), and corrected by every candidate that was built and measured: those in 8 bits in it add up to
+its error. The next candidate is the one with most in 8 bits that should
+meet the target by all that is known; when there is none with more than the best, those that should miss it by little
+are tried, for estimates are no more than that. What meets the target is measured each time, never estimated::
 
-    order   d  a  c  e  b        d in float: 24 dB    d, a: 31 dB    d, a, c: 33 dB        target 30 dB: d, a
+                 a    b    c    d    sum       target 20
+    estimated   30   30   20   20    100       keep a, b, c: then d makes 70, not 20
+    corrected   11   11    8   70    100       keep d and b
+
+For a metric of the user's nothing adds up. The estimates stay, and what is halved is how much of them may be left.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from hieronnx.tools.precision.measuring import Target
-from hieronnx.tools.precision.result import ModuleSensitivity, Trial
-from hieronnx.tools.precision.sensitivity import Costs
+from hieronnx.tools.precision.result import Trial
+from hieronnx.tools.precision.units import Units
 
-_WORST, _LEAST = 1e6, 1e-3
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+Kept: TypeAlias = frozenset[str]
 Build = Callable[[tuple[str, ...]], float]
 """Builds the candidate with some modules in float, and measures it."""
+
+_STEPS = 4000
+_SWEEPS = 20
+_LEAST, _WORST = 1e-9, 1e9
+_LIKELY = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5)
+_UNLIKELY = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
+_HALVES = (0.5, 0.75, 0.25, 0.875, 0.125)
 
 
 @dataclass
@@ -27,70 +45,124 @@ class Search:
     """A search under way."""
 
     target: Target
-    costs: Costs
+    units: Units
     budget: int
     build: Build
-    trials: dict[tuple[str, ...], Trial] = field(default_factory=dict)
+    favour: str = "multiply-adds"
+    trials: dict[Kept, Trial] = field(default_factory=dict)
 
-    def run(self, modules: Sequence[ModuleSensitivity], favour: str) -> Trial | None:
-        """Return the best trial that meets the target; None where none does."""
-        order = self._order(modules, favour)
-        if not self._try(()).met:
-            self._halve(order)
-            self._give_back(favour)
-        met = [trial for trial in self.trials.values() if trial.met]
-        return max(met, key=lambda trial: self._gain(trial, favour), default=None)
+    def run(self, whole: float) -> Trial | None:
+        """Return the best trial that meets the target; None where none does.
 
-    def _order(self, modules: Sequence[ModuleSensitivity], favour: str) -> list[str]:
-        """Order modules by the error that each makes for what it costs in float; the whole model is no part of it."""
-        counts = self.costs.bytes if favour == "bytes" else self.costs.multiply_adds
-        whole = max(counts.get("", 0), 1)
+        Args:
+            whole: What was measured with everything in 8 bits, the first trial.
+        """
+        self._add(frozenset(), (), whole)
+        while self._needs_more() and (kept := self._propose()) is not None:
+            names = self.units.name(kept)
+            self._add(kept, names, self.build(names))
+        return self._best
 
-        def worth(module: ModuleSensitivity) -> float:
-            return min(module.introduced.severity, _WORST) ** 2 / max(counts.get(module.module, 0) / whole, _LEAST)
+    @property
+    def _best(self) -> Trial | None:
+        met = (trial for trial in self.trials.values() if trial.met)
+        return max(met, key=self._rank, default=None)
 
-        return [module.module for module in sorted(modules, key=worth, reverse=True) if module.module]
+    def _needs_more(self) -> bool:
+        return not self.trials[frozenset()].met and len(self.trials) < self.budget
 
-    def _halve(self, order: Sequence[str]) -> None:
-        """Find the shortest beginning of an order that meets the target."""
-        low, high = 0, 1
-        while high < len(order) and self._has_room() and not self._try(order[:high]).met:
-            low, high = high, min(2 * high, len(order))
-        if high == len(order) and self._has_room():
-            self._try(order)
-        while high - low > 1 and self._has_room():
-            middle = (low + high) // 2
-            if self._try(order[:middle]).met:
-                high = middle
-            else:
-                low = middle
+    def _rank(self, trial: Trial) -> tuple[float, float, int]:
+        shares = (trial.bytes, trial.multiply_adds) if self.favour == "bytes" else (trial.multiply_adds, trial.bytes)
+        return (*shares, -len(trial.kept))
 
-    def _give_back(self, favour: str) -> None:
-        """Try modules that were kept in 8 bits again, the dearest first."""
-        met = [trial for trial in self.trials.values() if trial.met]
-        best = max(met, key=lambda trial: self._gain(trial, favour), default=None)
-        counts = self.costs.bytes if favour == "bytes" else self.costs.multiply_adds
-        for path in sorted(best.kept if best else (), key=lambda path: -counts.get(path, 0)):
-            if best is None or not self._has_room() or len(best.kept) == 1:
-                return
-            trial = self._try([other for other in best.kept if other != path])
-            best = trial if trial.met else best
+    def _add(self, kept: Kept, names: tuple[str, ...], value: float) -> None:
+        adds, size = (self._share([getattr(u, n) for u in self.units.all if u.module not in kept], n) for n in _COSTS)
+        self.trials[kept] = Trial(names, adds, size, value, self.target.is_met(value))
 
-    def _has_room(self) -> bool:
-        return len(self.trials) < self.budget
+    def _share(self, counts: Sequence[int], name: str) -> float:
+        whole = getattr(self.units, name)
+        return min(sum(counts) / whole, 1.0) if whole else 1.0
 
-    def _try(self, kept: Sequence[str]) -> Trial:
-        key = tuple(sorted(kept))
-        if key not in self.trials:
-            value = self.build(key)
-            adds, size = (self.costs.share(counts, key) for counts in (self.costs.multiply_adds, self.costs.bytes))
-            self.trials[key] = Trial(key, adds, size, value, self.target.is_met(value))
-        return self.trials[key]
+    # -- what to try next
 
-    def _gain(self, trial: Trial, favour: str) -> tuple[float, float]:
-        return (trial.bytes, trial.multiply_adds) if favour == "bytes" else (trial.multiply_adds, trial.bytes)
+    def _propose(self) -> Kept | None:
+        """Return the modules to keep in the next candidate; None where nothing better is in sight."""
+        noise = self._estimate_noise()
+        least = max((self._sum_gains(kept) for kept, trial in self.trials.items() if trial.met), default=-1.0)
+        for limit in self._list_limits(noise):
+            kept = self._choose(noise, limit)
+            if kept not in self.trials and self._sum_gains(kept) > least:
+                return kept
+        return None
+
+    def _estimate_noise(self) -> Numbers:
+        """Estimate what each unit adds to the error, so that all that was measured is explained."""
+        noise = np.array([max(unit.noise, _LEAST) for unit in self.units.all])
+        measured = [(self._mask(kept), self.target.measure_noise(trial.value)) for kept, trial in self.trials.items()]
+        for _ in range(_SWEEPS):
+            for inside, found in measured:
+                if found is not None and inside.any():
+                    noise[inside] *= min(max(found, _LEAST), _WORST) / noise[inside].sum()
+        return noise
+
+    def _list_limits(self, noise: Numbers) -> Iterator[float]:
+        """Yield how much noise a candidate may have, by what is known of it, the likeliest first."""
+        limit = self.target.measure_noise(self.target.limit)
+        met = [noise[self._mask(kept)].sum() for kept, trial in self.trials.items() if trial.met]
+        if limit is not None:
+            trust = 1.0 if met else self._trust(limit)
+            yield from (limit * trust * part for part in (*_LIKELY, *(_UNLIKELY if met else (0.0,))))
+            return
+        missed = [noise[self._mask(kept)].sum() for kept, trial in self.trials.items() if not trial.met]
+        low, high = math.log(max(met, default=float(noise.min()) / 2)), math.log(min(missed))
+        yield from (math.exp(low + part * (high - low)) for part in _HALVES)
+
+    def _trust(self, limit: float) -> float:
+        """Return what estimates are worth where nothing met the target yet: the less the longer it takes."""
+        last = self.target.measure_noise(list(self.trials.values())[-1].value) or limit
+        return float(min(limit / last, 1.0) ** max(len(self.trials) - 2, 0))
+
+    def _choose(self, noise: Numbers, limit: float) -> Kept:
+        """Return the units to keep so that the others gain most and add no more noise than a limit.
+
+        The units in 8 bits are a knapsack, filled in the best way that there is. One at least stays in it: a model
+        without any is not quantized.
+        """
+        steps = np.minimum(np.rint(noise / max(limit, _LEAST**2) * _STEPS), _STEPS + 1).astype(int)
+        best = np.zeros(_STEPS + 1)
+        taken = np.zeros((len(steps), _STEPS + 1), bool)
+        for number, (step, gain) in enumerate(zip(steps, self._gains, strict=True)):
+            if step <= _STEPS:
+                filled = np.concatenate([np.full(step, -np.inf), best[: _STEPS + 1 - step] + gain])
+                taken[number] = filled > best
+                best = np.maximum(best, filled)
+        inside, room = set(), _STEPS
+        for number in reversed(range(len(steps))):
+            if taken[number, room]:
+                inside.add(number)
+                room -= steps[number]
+        inside = inside or {int(np.argmin(noise))}
+        return frozenset(unit.module for number, unit in enumerate(self.units.all) if number not in inside)
+
+    @cached_property
+    def _gains(self) -> Numbers:
+        """What each unit is worth in 8 bits: the cost that counts, and a trace of the other one and of being there."""
+        first, second = (np.array([getattr(unit, name) for unit in self.units.all], float) for name in _COSTS)
+        if self.favour == "bytes":
+            first, second = second, first
+        gains: Numbers = first / max(first.sum(), 1) + 1e-5 * second / max(second.sum(), 1) + 1e-9
+        return gains
+
+    def _sum_gains(self, kept: Kept) -> float:
+        return float(self._gains[self._mask(kept)].sum())
+
+    def _mask(self, kept: Kept) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        return np.array([unit.module not in kept for unit in self.units.all], bool)
 
 
-def default_budget(modules: int, depth: int) -> int:
-    """Return how many candidates may be built: a search that finds one module needs no more."""
-    return math.ceil(2 * math.sqrt(modules)) + depth
+_COSTS = ("multiply_adds", "bytes")
+
+
+def default_budget(units: int, depth: int) -> int:
+    """Return how many candidates may be measured: a search that finds one module needs no more."""
+    return int(2 * math.sqrt(units)) + depth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.shapes import bind_axes
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.categories import category_of
-from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
+from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.runs import Inputs, check_samples, split_inputs
 from hieronnx.runtime.sessions import Array, as_file
@@ -23,7 +23,7 @@ from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.quantize import draw_samples, run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.result import VerifyResult
-from hieronnx.tools.verify.verifying import verify
+from hieronnx.tools.verify.verifying import measure_calls
 
 
 @reads_files
@@ -76,7 +76,7 @@ def sensitivity(
             **options,
         )
         given = _read_runs(opened, inputs, samples)
-        verified = verify(path, model, inputs=given)
+        verified = measure_calls(path, model, inputs=given)
         shapes = {name: array.shape for name, array in given[0].items()}
         modules = rank_modules(hierarchy, verified, Costs.of(opened, shapes))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
@@ -107,12 +107,6 @@ class Costs:
             adds[path] = adds.get(path, 0) + (given if isinstance(given, int) else 0)
             sizes[path] = line.bytes or 0
         return cls(adds, sizes)
-
-    def share(self, counts: Mapping[str, int], kept: Iterable[str]) -> float:
-        """Return the share of a cost that is in no module that is kept in float."""
-        whole, paths = counts.get("", 0), set(kept)
-        outermost = [path for path in paths if not any(above in paths for above in walk_up(path) if above != path)]
-        return max(1.0 - sum(counts.get(path, 0) for path in outermost) / whole, 0.0) if whole else 1.0
 
 
 def rank_modules(hierarchy: Hierarchy, verified: VerifyResult, costs: Costs) -> list[ModuleSensitivity]:

@@ -64,6 +64,7 @@ def _describe(hierarchy: Hierarchy, call_id: CallId, segments: Sequence[SegmentE
         nodes=nodes,
         operators=dict(Counter(node.op_type for node in nodes)),
         fused_with=_find_fused(hierarchy, call_id, nodes),
+        cause=introduced.cause,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hieronnx.tools.verify.deviation import Deviation
-from hieronnx.tools.verify.result import Verdict
+from hieronnx.tools.verify.result import Cause, Verdict
 
 Noise: TypeAlias = tuple[float, float]
 """The root of the mean square of what rounding does to a tensor, and the most of it."""
@@ -34,11 +34,18 @@ class Measured:
         deviation: The error.
         unit: Half a unit in the last place of the tensor's type, as a part of its size.
         noise: The root of the mean square of the noise and the most of it, where it was measured.
+        clipped: The root of the mean square of what is lost by sums that the runtime clips.
     """
 
     deviation: Deviation
     unit: float
     noise: Noise | None = None
+    clipped: float = 0.0
+
+    @property
+    def cause(self) -> Cause:
+        """What makes most of the error, where that is known."""
+        return "saturation" if 2 * self.clipped**2 > self.deviation.rms**2 else ""
 
     @property
     def is_suspicious(self) -> bool:

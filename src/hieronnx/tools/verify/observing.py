@@ -15,6 +15,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.runtime.flattening import Flat
 from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_precise
+from hieronnx.runtime.saturation import clips_products, has_signed_weights, undo_clipping
 from hieronnx.runtime.sessions import Runner
 from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
 from hieronnx.tools.verify.boundaries import Boundaries
@@ -160,6 +161,19 @@ class Observation:
                 for tensor, name in made.items():
                     noise[known[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
         return noise
+
+    def measure_clipping(self, slices: Sequence[Slice]) -> list[dict[str, float]]:
+        """Measure what slices lose by sums that the runtime clips: for each target the root of the mean square."""
+        lost: list[dict[str, float]] = [{} for _ in slices]
+        if not (has_signed_weights(self.graph.model) and clips_products()):
+            return lost
+        for chunk, joined, feeds in self._join_slices(slices):
+            models = (joined.model, undo_clipping(joined.model))
+            clipped, exact = (self._runner.run_model(model, feeds, joined.names) for model in models)
+            for number, made in zip(chunk, joined.outputs, strict=True):
+                for tensor, name in made.items():
+                    lost[number][tensor] = measure(tensor, clipped.pop(name), exact.pop(name)).rms
+        return lost
 
     def _has_unknown(self, piece: Slice) -> bool:
         """Say whether a slice rounds in a way that cannot be undone."""

@@ -60,13 +60,13 @@ class SampleRun:
         self._seen.run()
         self._leave_mismatched()
 
-    def measure(self, chosen: Collection[CallId]) -> SampleErrors:
-        """Measure the errors of chosen calls."""
+    def measure(self, chosen: Collection[CallId], *, judged: bool = True) -> SampleErrors:
+        """Measure the errors of chosen calls; those that are not judged are held to single roundings alone."""
         self.observe()
         plain = self._runner.run(self._sample.feeds)
         calls = self._probe_calls(chosen)
-        segments = self._probe_segments(chosen)
-        self._judge(calls, segments)
+        segments = self._probe_segments(chosen) if judged else {}
+        self._judge(calls, segments, measured=judged)
         accumulated = self._seen.accumulated
         errors = SampleErrors(
             skipped=self._boundaries.skipped,
@@ -145,30 +145,41 @@ class SampleRun:
 
     # -- noise
 
-    def _judge(self, calls: Mapping[CallId, _Probe], segments: Mapping[str, _Probe]) -> None:
+    def _judge(self, calls: Mapping[CallId, _Probe], segments: Mapping[str, _Probe], *, measured: bool) -> None:
         """Hold errors to the noise: measured where they are more than single roundings make."""
         probes = (*calls.values(), *segments.values())
         for probe in probes:
             probe.errors = [Measured(found, self._seen.unit(found.tensor)) for found in probe.deviations]
         suspicious = [probe for probe in probes if any(error.is_suspicious for error in probe.errors)]
-        if not suspicious:
+        if not suspicious or not measured:
             return
         wanted = [call for call, probe in calls.items() if any(error.is_suspicious for error in probe.errors)]
         reference = self._reference.measure_noise(self._sample, wanted)
         singles = isinstance(self._reference, FileReference)
         format_noise = self._seen.measure_noise([probe.piece for probe in suspicious], singles=singles)
         known = {id(probe): noise for probe, noise in zip(suspicious, format_noise, strict=True)}
+        clipping = self._seen.measure_clipping([probe.piece for probe in suspicious])
+        clipped = {id(probe): lost for probe, lost in zip(suspicious, clipping, strict=True)}
         for call, probe in calls.items():
             places = self._boundaries.returned[call]
-            noise = {tensor: reference.get((call, places[tensor])) for tensor in probe.piece.targets}
-            self._hold(probe, noise, known.get(id(probe), {}))
+            own = {tensor: reference.get((call, places[tensor])) for tensor in probe.piece.targets}
+            self._hold(probe, own, known.get(id(probe), {}), clipped.get(id(probe), {}))
         for tensor, probe in segments.items():
-            noise = {tensor: reference.get(self._boundaries.known[tensor])}
-            self._hold(probe, noise, known.get(id(probe), {}))
+            own = {tensor: reference.get(self._boundaries.known[tensor])}
+            self._hold(probe, own, known.get(id(probe), {}), clipped.get(id(probe), {}))
 
-    def _hold(self, probe: _Probe, reference: Mapping[str, Noise | None], formats: Mapping[str, Noise]) -> None:
+    def _hold(
+        self,
+        probe: _Probe,
+        reference: Mapping[str, Noise | None],
+        formats: Mapping[str, Noise],
+        clipped: Mapping[str, float],
+    ) -> None:
         noise = {t: _combine(reference[t], formats.get(t)) for t in probe.piece.targets}
-        probe.errors = [Measured(d, self._seen.unit(d.tensor), noise[d.tensor]) for d in probe.deviations]
+        probe.errors = [
+            Measured(d, self._seen.unit(d.tensor), noise[d.tensor], clipped.get(d.tensor, 0.0))
+            for d in probe.deviations
+        ]
 
     # -- who
 

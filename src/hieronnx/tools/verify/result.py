@@ -12,11 +12,12 @@ from hieronnx.tools.results import Result
 from hieronnx.tools.verify.deviation import Deviation
 
 Verdict: TypeAlias = Literal["right", "noisy", "wrong"]
+Cause: TypeAlias = Literal["", "saturation"]
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedCall:
-    """One call, as the file runs and alone.
+class _ComparedCall:
+    """A call, and both of its errors.
 
     Attributes:
         module: The module's path.
@@ -29,7 +30,6 @@ class VerifiedCall:
         noise: The part of its output that the format's own rounding can be blamed for, as `Deviation.relative` is;
             None where the error is so small that nobody asked.
         excess: By how many times the introduced error exceeds that noise, or what single rounding makes.
-        verdict: `right`, where nothing but rounding is seen; `noisy`, where the format makes it so; `wrong`.
     """
 
     module: str
@@ -40,7 +40,6 @@ class VerifiedCall:
     accumulated: Deviation
     noise: float | None
     excess: float
-    verdict: Verdict
 
     @property
     def id(self) -> CallId:
@@ -49,39 +48,34 @@ class VerifiedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class VerifiedCall(_ComparedCall):
+    """One call, as the file runs and alone.
+
+    Attributes:
+        verdict: `right`, where nothing but rounding is seen; `noisy`, where the format makes it so; `wrong`.
+        cause: `saturation`, where most of the introduced error is lost by sums that ONNX Runtime's kernels clip on this
+            processor: the file is not to blame. Empty where that is not so, or not known.
+    """
+
+    verdict: Verdict
+    cause: Cause = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit(_ComparedCall):
     """A call that makes an error which neither rounding nor a call below it explains.
 
     Attributes:
-        module: The module's path.
-        call: Which of its runs.
-        tag: The call's tag.
-        class_name: The module's class.
-        introduced: The error that the call makes on the reference's own inputs.
-        accumulated: The error of what it gives in the running file.
-        noise: The part of its output that the format's own rounding can be blamed for.
-        excess: By how many times the error exceeds that.
         nodes: The nodes between the nearest tensors that are right and the one that is not.
         operators: How many of each operator are among them.
         fused_with: Other calls whose work is done in one with that of these nodes: the error may be theirs.
+        cause: As of `VerifiedCall`.
     """
 
-    module: str
-    call: int
-    tag: str
-    class_name: str
-    introduced: Deviation
-    accumulated: Deviation
-    noise: float | None
-    excess: float
     nodes: tuple[Node, ...]
     operators: Mapping[str, int]
     fused_with: tuple[CallId, ...] = ()
-
-    @property
-    def id(self) -> CallId:
-        """The call as `path@n`."""
-        return CallId(self.module, self.call)
+    cause: Cause = ""
 
 
 @dataclass(frozen=True, slots=True)

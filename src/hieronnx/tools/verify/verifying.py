@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import onnx_ir as ir
 
-from hieronnx.errors import HieronnxError, check_known
+from hieronnx.errors import HieronnxError, check_known, count, list_some
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.operators import INTEGER_PRODUCT_OPS, RANDOM_OPS, name_operator
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Optimization: TypeAlias = Literal["none", "basic", "extended", "all"]
 OPTIMIZATIONS = ("none", "basic", "extended", "all")
 _BUFFER = 1 << 28
+_NAMED = 5
 _DISTURBED = (
     "looking at inner tensors changed the outputs a little: where nobody looks, the runtime computes in another "
     "precision or order, as it does with half precision on a CPU"
@@ -98,10 +99,52 @@ def verify(
         >>> hieronnx.verify("model.onnx", model, (x,)).passed
         True
     """
+    return _verify(
+        model,
+        reference,
+        args if isinstance(args, tuple) else (args,),
+        kwargs,
+        inputs=inputs,
+        samples=samples,
+        module=module,
+        optimization=optimization,
+        providers=providers,
+        float64=float64,
+        memory_limit=memory_limit,
+        dump=dump,
+        progress=progress,
+    )
+
+
+def measure_calls(model: ModelLike, reference: ModelLike, *, inputs: Inputs | None, samples: int = 1) -> VerifyResult:
+    """Measure both errors of each call of a file; what is noise in them is not asked, and nobody is blamed.
+
+    Raises:
+        HieronnxError: As `verify`.
+    """
+    return _verify(model, reference, inputs=inputs, samples=samples, judged=False)
+
+
+def _verify(
+    model: ModelLike,
+    reference: nn.Module | ModelLike,
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    inputs: Inputs | None,
+    samples: int,
+    module: str | None = None,
+    optimization: Optimization = "none",
+    providers: Sequence[str] = (),
+    float64: bool = True,
+    memory_limit: int = _BUFFER,
+    dump: str | os.PathLike[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+    judged: bool = True,
+) -> VerifyResult:
     report = progress or (lambda _stage: None)
     check_known("level of optimization", optimization, OPTIMIZATIONS)
     check_samples(samples)
-    given = args if isinstance(args, tuple) else (args,)
     with _optimized(model, optimization, report) as plain:
         opened = give_hierarchy(plain, reference)
         hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
@@ -111,15 +154,15 @@ def verify(
         with run as runner, open_reference(opened, reference, float64=float64) as held_to:
             report("making inputs")
             if held_to.model is not None:
-                drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)
+                drawn = make_torch_samples(runner, held_to.model, opened.name, args, kwargs, inputs, samples)
             else:
                 drawn = make_file_samples(runner, inputs, samples)
-            errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
+            errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report, judged)
             check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
             if not errors.calls:
                 reason = next(iter(errors.skipped.values()), "it has no calls")
                 raise HieronnxError(f"no call of '{opened.name}' can be compared: {reason}")
-            culprits = find_culprits(hierarchy, errors)
+            culprits = find_culprits(hierarchy, errors) if judged else ()
             for culprit in culprits if dump is not None else ():
                 report(f"writing what reproduces '{culprit.id}'")
                 sample = drawn[culprit.introduced.sample]
@@ -136,12 +179,12 @@ def verify(
             samples=len(drawn),
             undisturbed=errors.undisturbed,
             hierarchy=hierarchy,
-            notes=tuple(_make_notes(opened.model, undisturbed=errors.undisturbed)),
+            notes=tuple(_make_notes(opened.model, errors)),
         )
 
 
-def _make_notes(model: ir.Model, *, undisturbed: bool) -> Iterator[str]:
-    if not undisturbed:
+def _make_notes(model: ir.Model, errors: SampleErrors) -> Iterator[str]:
+    if not errors.undisturbed:
         yield _DISTURBED
     products = (
         node for _, node in walk_nodes(model) if name_operator(node.domain, node.op_type) in INTEGER_PRODUCT_OPS
@@ -149,6 +192,8 @@ def _make_notes(model: ir.Model, *, undisturbed: bool) -> Iterator[str]:
     weights = (node.inputs[1] for node in products)
     if any(weight is not None and weight.dtype == ir.DataType.INT8 for weight in weights) and clips_products():
         yield _SATURATED
+        if lost := [str(call) or "the root" for call, found in errors.calls.items() if found.introduced.cause]:
+            yield f"most of the error of {count(len(lost), 'call')} is lost by that clipping: {list_some(lost, _NAMED)}"
 
 
 def _refuse_random(hierarchy: Hierarchy, name: str) -> None:
@@ -192,12 +237,14 @@ def _run_samples(
     chosen: Collection[CallId],
     buffer: int,
     report: Callable[[str], None],
+    judged: bool,
 ) -> SampleErrors:
     """Run samples one after the other; return the worst that was seen."""
     worst = SampleErrors()
     for number, sample in enumerate(samples):
         report(f"sample {number + 1} of {len(samples)}")
-        worst.merge(SampleRun(runner, hierarchy, reference, sample, buffer=buffer).measure(chosen), number)
+        run = SampleRun(runner, hierarchy, reference, sample, buffer=buffer)
+        worst.merge(run.measure(chosen, judged=judged), number)
     return worst
 
 
@@ -218,6 +265,7 @@ def _describe_calls(hierarchy: Hierarchy, errors: SampleErrors) -> Iterator[Veri
                 noise=found.introduced.relative_noise,
                 excess=found.introduced.excess,
                 verdict=found.introduced.verdict,
+                cause=found.introduced.cause,
             )
 
 

@@ -101,6 +101,16 @@ def test_every_model_of_the_zoo_can_be_split(name: str, exporter: str, tmp_path:
         split_anyhow(whole.result.path, tmp_path / "n", feeds, stages=count)
 
 
+@pytest.mark.parametrize(("name", "exporter"), [("bart", "dynamo")])
+def test_a_tied_weight_has_the_name_that_its_stage_knows(name: str, exporter: str, tmp_path: Path) -> None:
+    whole = exported(name, exporter)
+    assert "shared.weight" in {item.parameter for item in whole.hierarchy.initializers}
+    first = check_split(whole.result.path, tmp_path / "stages", feeds_of(whole), stages=2).stages[0]
+    hierarchy = hieronnx.load(first.path)
+    assert "shared" not in hierarchy.modules
+    assert "decoder.embed_tokens.weight" in {item.parameter for item in hierarchy.initializers}
+
+
 def test_what_crosses_is_told_and_handed_through(tmp_path: Path) -> None:
     onnx.save(annotated(CHAIN, ["p", "p", "q", "q", "r", "s"]), tmp_path / "m.onnx")
     feeds = {"x": np.float32([1, 2]), "m": np.float32([3, 4])}

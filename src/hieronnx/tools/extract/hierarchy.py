@@ -253,9 +253,10 @@ def _choose_name(source: Source, rebased: Rebased, initializer: str, parameter: 
 
     torch calls the initializer of a tied parameter by one of its names, and the hierarchy knows it by the first.
     """
-    owner, _, last = initializer.rpartition(".")
-    is_own = owner in rebased.paths and last in source.hierarchy.modules[owner].direct_parameters
-    return initializer if is_own and parameter.rpartition(".")[0] not in rebased.paths else parameter
+    (owner, _, last), known = initializer.rpartition("."), parameter.rpartition(".")[0]
+    here = {path for path in (owner, known) if rebased.paths.get(path) in rebased.modules}
+    is_own = owner in here and last in source.hierarchy.modules[owner].direct_parameters
+    return initializer if is_own and known not in here else parameter
 
 
 def rebase_parameter(parameter: str, rebased: Rebased) -> str:

@@ -93,6 +93,15 @@ def test_a_folder_is_exported_with_its_past(tmp_path: Path) -> None:
     assert values["axes"]["passed"] is True
     assert values["hierarchy"]["summary"]["coverage"] == 100.0
     check(tmp_path / "m.onnx", model)
+    verified = run("verify", tmp_path / "m.onnx", "--model", tmp_path / "llama", "--with-past", "--json")
+    assert verified.exit_code == 0, verified.stderr
+    assert json.loads(verified.stdout)["compared"] == 1.0
+    annotated = ("annotate", tmp_path / "m.onnx", "--model", tmp_path / "llama", "-o", tmp_path / "a.onnx")
+    assert run(*annotated, "--with-past").exit_code == 0
+    refused = run("verify", tmp_path / "m.onnx", "--model", tmp_path / "llama")
+    assert refused.exit_code == 2
+    assert "'past_key_values.0.key'" in refused.stderr
+    assert "--with-past" in refused.stderr
 
 
 def test_python_gets_the_arguments_of_the_export(tmp_path: Path) -> None:

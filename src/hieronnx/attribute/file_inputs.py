@@ -88,6 +88,13 @@ def _pair(inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any
         if parameter is not None:
             paired[parameter] = item
     for item in (item for item in inputs if item not in paired.values()):
+        whole, _, part = item.name.partition(".")
+        if whole in named and part and not part.isdigit():
+            raise InputError(
+                f"the input '{item.name}' of '{name}' is a part of the argument '{whole}' of {type(model).__name__}, "
+                "which no array can stand for; give all inputs with --inputs-from, or args=… and kwargs=…; --with-past "
+                "makes those of a Hugging Face decoder with its cache, as hieronnx.with_past does"
+            )
         free = [p for p in dict.fromkeys((*usual, *named)) if p not in paired and _is_alike(usual.get(p), item)]
         if not free and not takes_any:
             _refuse(item, name, f"{type(model).__name__}.forward has no argument for it")

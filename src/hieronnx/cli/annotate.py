@@ -59,10 +59,7 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
             from hieronnx.tools.annotate import annotate
 
             run = options["strategy"] == "htp"
-            if run and loading.inputs_from is not None:
-                loaded = loading.load_with_inputs(report)
-            else:
-                loaded = Loaded(loading.load(report))
+            loaded = loading.load_with_inputs(report) if run and loading.gives_all else Loaded(loading.load(report))
             if run and loading.specs:  # what is not given is made from the file
                 from hieronnx.attribute.file_inputs import make_file_inputs
                 from hieronnx.runtime.inputs import read_inputs

@@ -34,12 +34,6 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
 @click.option(
     "--torch-names", is_flag=True, help="Let torch name inputs and outputs, not forward's arguments and results."
 )
-@click.option(
-    "--with-past",
-    is_flag=True,
-    help="Export a Hugging Face decoder with its cache: inputs past_key_values.N.key, outputs present.N.key, lengths "
-    "and batch dynamic.",
-)
 @click.option("--train", is_flag=True, help="Export in training mode, dropout and all; eval mode if not given.")
 @exporter_option
 @click.option("--opset", type=click.IntRange(min=1), metavar="N", help="The opset; torch's default if not given.")

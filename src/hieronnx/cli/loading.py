@@ -39,6 +39,11 @@ class Loading:
     trust_remote_code: bool
     with_past: bool = False
 
+    @property
+    def gives_all(self) -> bool:
+        """Whether all inputs are given, so that none are made from a file."""
+        return self.with_past or self.inputs_from is not None
+
     def load(self, report: Callable[[str], None]) -> Any:
         """Load the model."""
         from hieronnx.capture.load import load_model

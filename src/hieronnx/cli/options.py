@@ -148,6 +148,12 @@ input_options = _combine(
         help="A function that returns the example inputs, for what is nested: a tuple of args, a dict of kwargs, or "
         "(args, kwargs). It is called with the model if it takes a parameter.",
     ),
+    click.option(
+        "--with-past",
+        is_flag=True,
+        help="The inputs of a Hugging Face decoder with its cache: past_key_values.N.key beside the others, and "
+        "outputs present.N.key; lengths and batch are dynamic.",
+    ),
 )
 model_options = _combine(
     input_options,

@@ -17,6 +17,8 @@ from hieronnx.cli.options import (
     trust_option,
 )
 
+_OF_MODELS = ("inputs", "input_specs", "inputs_from", "with_past", "trust_remote_code")
+
 
 @click.command("validate", short_help="Is a hierarchy whole, and true to its file?")
 @path_argument("model")
@@ -77,11 +79,11 @@ def validate_command(
     from hieronnx.report.findings import render_findings
     from hieronnx.tools.validate.validating import validate
 
-    given = {name: options.pop(name) for name in ("inputs", "input_specs", "inputs_from", "trust_remote_code")}
+    given = {name: options.pop(name) for name in _OF_MODELS}
     options["thresholds"] = dict(map(parse_threshold, thresholds))
     if target is None:
         if any(given.values()):
-            raise click.UsageError("--input, --input-specs, --inputs-from and --trust-remote-code are for --model.")
+            raise click.UsageError("--input and its like, --with-past and --trust-remote-code are for --model.")
         result = validate(model, **options)
     else:
         loading = read_loading(target, given)

@@ -95,6 +95,7 @@ def verify_command(
     \b
     Examples:
       hieronnx verify model.onnx --model ./bert
+      hieronnx verify decoder.onnx --model ./gpt2 --with-past
       hieronnx verify int8.onnx --against model.onnx --inputs samples.npz
       hieronnx verify model.onnx --model net.py:load_net --optimization all --dump bug/
     """  # noqa: D301  click wants the backspace itself
@@ -105,7 +106,7 @@ def verify_command(
     if (target is None) == (against is None):
         raise InputError("give what FILE is held to: --model TARGET, or --against FILE")
     loading = read_loading(target, options) if target is not None else None
-    if loading is None and (options.pop("inputs") or options.pop("input_specs") or options.pop("inputs_from")):
+    if loading is None and any(options[name] for name in ("inputs", "input_specs", "inputs_from", "with_past")):
         raise InputError("--input and its like are for a PyTorch model; give arrays with --inputs")
     if loading is None:
         options = {name: options[name] for name in ("samples", "module", "optimization", "dump")}
@@ -119,7 +120,7 @@ def verify_command(
 
         loaded = Loaded(against)
         if loading is not None:
-            given = loading.specs or loading.inputs_from is not None
+            given = loading.specs or loading.gives_all
             loaded = loading.load_with_inputs(report) if given else Loaded(loading.load(report))
         result = verify(
             file,

@@ -2,9 +2,10 @@
 
 The error of the outputs is taken for a sum of what each module adds to it, in squares. What each adds is estimated at
 first (see `units.py`), and corrected by every candidate that was built and measured: those in 8 bits in it add up to
-its error. The next candidate is the one with most in 8 bits that should
-meet the target by all that is known; when there is none with more than the best, those that should miss it by little
-are tried, for estimates are no more than that. What meets the target is measured each time, never estimated::
+its error. The next candidate is the one with most in 8 bits that should meet the target by all that is known; when
+there is none with more than the best, those that should miss it by little are tried, for estimates are no more than
+that. Where nothing meets it, each module is tried in 8 bits alone. What meets the target is measured each time, never
+estimated::
 
                  a    b    c    d    sum       target 20
     estimated   30   30   20   20    100       keep a, b, c: then d makes 70, not 20
@@ -16,7 +17,7 @@ For a metric of the user's nothing adds up. The estimates stay, and what is halv
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -93,7 +94,8 @@ class Search:
             kept = self._choose(noise, limit)
             if kept not in self.trials and self._sum_gains(kept) > least:
                 return kept
-        return None
+        singles = (self._keep_others({int(number)}) for number in np.argsort(noise)) if least < 0 else ()
+        return next((kept for kept in singles if kept not in self.trials), None)
 
     def _estimate_noise(self) -> Numbers:
         """Estimate what each unit adds to the error, so that all that was measured is explained."""
@@ -141,7 +143,9 @@ class Search:
             if taken[number, room]:
                 inside.add(number)
                 room -= steps[number]
-        inside = inside or {int(np.argmin(noise))}
+        return self._keep_others(inside or {int(np.argmin(noise))})
+
+    def _keep_others(self, inside: Collection[int]) -> Kept:
         return frozenset(unit.module for number, unit in enumerate(self.units.all) if number not in inside)
 
     @cached_property

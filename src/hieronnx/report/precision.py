@@ -90,7 +90,7 @@ def render_sensitivity(result: SensitivityResult, *, top: int | None = None, col
 
 
 def render_search(search: TargetSearch, *, colour: bool = False) -> str:
-    """Render what a search tried, the frontier marked, and the options that make the same file again."""
+    """Render what a search tried, the frontier marked, and the command that leaves the same in float."""
     frontier = set(search.frontier)
     rows = [
         (
@@ -102,11 +102,10 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
         )
         for trial in search.trials
     ]
-    kept = () if search.chosen is None else search.chosen.kept
-    options = " ".join(f"--exclude {shlex.quote(path)}" for path in kept)
     met = f"{search.target} is met" if search.met else f"{search.target} is not met"
     return join_blocks(
         render_table(_TRIALS, rows, numbers=_TRIALS[1:4], colour=colour),
-        f"{met}, on {count(search.samples, 'sample')} that the ranges were {'not ' * search.held_back}found on",
-        clean_line(f"the same again: --with … {options}") if options else "",
+        f"{met}, on {count(search.samples, 'sample')} that the ranges were {'not ' * search.held_back}found on"
+        + ("" if search.held_back else "; of three samples or more, some are held back: give each an axis of its own"),
+        clean_line(f"the same in float without a search: {shlex.join(search.command)}") if search.command else "",
     )

@@ -147,6 +147,20 @@ def test_no_less_is_in_8_bits_than_a_greedy_search_by_nodes_leaves(model: Sensit
         assert comparison.search_modules(target).share >= comparison.search_nodes(target).share
 
 
+@pytest.mark.parametrize("tool", ["dynamic", "static"])
+def test_the_command_leaves_the_same_in_float(tool: str, stack: tuple[Path, int], tmp_path: Path) -> None:
+    path, output, again = stack[0], tmp_path / "found.onnx", tmp_path / "again.onnx"
+    result = hieronnx.quantize(path, output=output, tool=tool, weight_type="int8", target="snr>=200", best=True)
+    program, *words = [str(again) if word == str(output) else word for word in result.search.command]
+    assert (program, words[0]) == ("hieronnx", "quantize")
+    assert "--exclude" in words
+    assert run(*words).exit_code == 0
+    made, known = ([node.op_type for node in hieronnx.load(p).nodes] for p in (again, output))
+    assert made == known
+    if tool == "dynamic":
+        assert hieronnx.compare(output, again, values=True).same
+
+
 def test_a_target_that_is_met_keeps_nothing(stack: tuple[Path, int], tmp_path: Path) -> None:
     path, _ = stack
     result = hieronnx.quantize(path, output=tmp_path / "int8.onnx", tool="dynamic", target="cosine>=0.1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +26,8 @@ from hieronnx.tools.precision.result import TargetSearch, Trial
 from hieronnx.tools.quantize import QUANTIZERS, Quantizer, read_samples, run_quantizer, translate_options
 
 _DRAWN = 8
+_NAMED = {"operators": "op"}
+"""The options that have another name in the command."""
 _PROBED = 2
 """On how many samples modules run alone, for estimates; candidates run on all."""
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
@@ -134,8 +136,26 @@ def quantize(
             raise HieronnxError(_explain_unmet(search, wanted))
         kept = [*patterns, *chosen.kept]
         result = run_quantizer(model, output=output, exclude=kept, **once, **written)
+    if tool != "static":
+        given = {name: value for name, value in given.items() if "calibration" not in name}
+    elif not calibration:
+        given["random_calibration"] = len(feeds)
+    command = ["hieronnx", "quantize", opened.name, "-o", os.fspath(output), "--with", tool, *_list_words(given)]
+    search = replace(search, command=(*command, *(word for path in kept for word in ("--exclude", path))))
     drawn = () if calibration or metric is not None else (_DRAWN_NOTE,)
     return replace(result, search=search, notes=(*result.notes, *drawn))
+
+
+def _list_words(options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield options as a command takes them; what is no text or number is for Python alone."""
+    for name, value in options.items():
+        word = f"--{_NAMED.get(name, name).replace('_', '-')}"
+        if value is True:
+            yield word
+        elif value and isinstance(value, str | int | os.PathLike):
+            yield from (word, str(value))
+        elif value and name == "operators":
+            yield from (part for item in value for part in (word, item))
 
 
 @dataclass(frozen=True, slots=True)

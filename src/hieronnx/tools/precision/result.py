@@ -186,6 +186,7 @@ class TargetSearch(Result):
         chosen: The one that was chosen; None where none meets the target.
         samples: How many samples it was measured on.
         held_back: Whether the calibration saw none of these.
+        command: The words of the command that leaves the same in float without a search.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("met", "frontier")
@@ -195,6 +196,7 @@ class TargetSearch(Result):
     chosen: Trial | None
     samples: int
     held_back: bool
+    command: tuple[str, ...] = ()
 
     @property
     def met(self) -> bool:

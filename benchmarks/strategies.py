@@ -52,16 +52,7 @@ Counts = Counter[tuple[str, str, str]]
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="Print the scores of TARGET as JSON.")
 @click.option("--case", "cases", multiple=True, help="Without TARGET: only this case of the zoo. May be repeated.")
-def strategies(
-    target: str | None,
-    inputs: tuple[str, ...],
-    input_specs: Path | None,
-    inputs_from: str | None,
-    exporter: str,
-    trust_remote_code: bool,
-    as_json: bool,
-    cases: tuple[str, ...],
-) -> None:
+def strategies(target: str | None, exporter: str, as_json: bool, cases: tuple[str, ...], **given: Any) -> None:
     """Measure how well each strategy does on TARGET, a model as for `hieronnx export`; without one, on the zoo.
 
     The model is exported, with what the exporter records as the truth. All names and metadata are taken from a copy,
@@ -76,8 +67,7 @@ def strategies(
     from hieronnx.cli.console import print_json, print_text, use_colour, working
     from hieronnx.cli.loading import read_loading
 
-    given = {"inputs": inputs, "input_specs": input_specs, "inputs_from": inputs_from}
-    loading = read_loading(target, given | {"trust_remote_code": trust_remote_code})
+    loading = read_loading(target, given)
     with working(debug=False) as report:
         loaded = loading.load_with_inputs(report)
         scores = measure_strategies(loaded.model, loaded.args, loaded.kwargs, progress=report, exporter=exporter)

@@ -46,10 +46,13 @@ ALLOWED = {
     "tools.split.splitting": {"write_bytes"},
     "tools.verify.dumping": {"write_text"},  # that of files/
     "tools.split.triton": {"copyfile", "write_text"},
-    "tools.running": {"onnx.load", "onnx.save", "write_bytes"},
+    "tools.running": {"onnx.load", "onnx.save", "write_bytes", "load_external_data_for_tensor"},
     # the model that the user named, after check_data let all of its data pass
     "tools.optimize": {"ir.load", "ir.save", "save_model"},
-    "tools.quantize": {"onnx.load", "ir.save", "write_bytes", "load_external_data_for_tensor"},
+    # a copy of that in a folder of ours, with data that was checked, and what is written beside it
+    "tools.quantize": {"onnx.load", "write_bytes"},
+    "tools.precision.four_bits": {"onnx.load", "write_bytes", "save_model"},
+    "tools.precision.half": {"ir.save"},
 }
 
 

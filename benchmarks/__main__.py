@@ -21,6 +21,7 @@ TIMED: Mapping[str, str] = {
     "extract": "Time extraction beside its peers.",
     "split": "Time splitting into stages beside its peers.",
     "annotate": "Time annotating a file by value.",
+    "profiling": "Time profiling beside the runs alone.",
     "verify": "Time comparing every module call of a file with PyTorch.",
     "target": "Count what a search for a target leaves in 8 bits, beside a greedy one by nodes.",
     "view": "Time making a page, and using it in a browser.",

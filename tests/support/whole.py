@@ -24,7 +24,7 @@ def feeds_of(exported: Exported) -> dict[str, np.ndarray]:
 
 def feed(path: Path, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Return inputs of a model by their names in its file."""
-    arrays = named_arrays(model, args, kwargs)  # before the model runs, which adds to a cache that it is given
+    arrays = list(named_arrays(model, args, kwargs))  # before the model runs, which adds to a cache that it is given
     with torch.no_grad():
         expected = tuple(torch.as_tensor(t) for t in tree_leaves(model(*args, **kwargs)))
     return match_inputs(onnx.load(path, load_external_data=False), arrays, expected)

@@ -39,7 +39,7 @@ def make_stack(path: Path, layers: int, width: int, words: int) -> None:
         shape = ["batch", "sequence", width]
         graph.value_info.append(helper.make_tensor_value_info(f"h{layer}", TensorProto.FLOAT, shape))
     weights.close()
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     hierarchy = _make_hierarchy(model, layers)
     stream = BytesIO()
     write_annotated(stream, model.SerializeToString(), embed_in_nodes(hierarchy), embedded_model_metadata(hierarchy))

@@ -203,7 +203,7 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
     report("quantizing everything")
     run_quantizer(task.source, output=path, exclude=task.patterns, **task.settings)
     dims = bind_axes(task.opened.model, {name: array.shape for name, array in task.samples[0].items()})
-    measured = measure_calls(path, task.source, inputs=list(task.samples[:_PROBED]))
+    measured = measure_calls(path, task.source, list(task.samples[:_PROBED]))
     units = Units.of(task.source, path, measured, dims)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
     search = Search(task.target, units, task.budget or default_budget(len(units.all), depth), build, task.favour)

@@ -76,7 +76,7 @@ def sensitivity(
             **options,
         )
         given = _read_runs(opened, inputs, samples)
-        verified = measure_calls(path, model, inputs=given)
+        verified = measure_calls(path, model, given)
         shapes = {name: array.shape for name, array in given[0].items()}
         modules = rank_modules(hierarchy, verified, Costs.of(opened, shapes))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))

@@ -27,10 +27,10 @@ from hieronnx.tools.fold.unfolding import open_flat
 from hieronnx.tools.verify.blaming import find_culprits
 from hieronnx.tools.verify.boundaries import find_own
 from hieronnx.tools.verify.dumping import dump_culprit
-from hieronnx.tools.verify.opening import check_same_weights, give_hierarchy, open_reference
+from hieronnx.tools.verify.opening import HeldTo, check_same_weights, give_hierarchy, open_reference
 from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
-from hieronnx.tools.verify.result import SkippedCall, VerifiedCall, VerifyResult
+from hieronnx.tools.verify.result import Culprit, SkippedCall, VerifiedCall, VerifyResult
 from hieronnx.tools.verify.samples import make_file_samples, make_torch_samples
 from hieronnx.tools.verify.sampling import SampleErrors
 
@@ -99,52 +99,10 @@ def verify(
         >>> hieronnx.verify("model.onnx", model, (x,)).passed
         True
     """
-    return _verify(
-        model,
-        reference,
-        args if isinstance(args, tuple) else (args,),
-        kwargs,
-        inputs=inputs,
-        samples=samples,
-        module=module,
-        optimization=optimization,
-        providers=providers,
-        float64=float64,
-        memory_limit=memory_limit,
-        dump=dump,
-        progress=progress,
-    )
-
-
-def measure_calls(model: ModelLike, reference: ModelLike, *, inputs: Inputs | None, samples: int = 1) -> VerifyResult:
-    """Measure both errors of each call of a file; what is noise in them is not asked, and nobody is blamed.
-
-    Raises:
-        HieronnxError: As `verify`.
-    """
-    return _verify(model, reference, inputs=inputs, samples=samples, judged=False)
-
-
-def _verify(
-    model: ModelLike,
-    reference: nn.Module | ModelLike,
-    args: tuple[Any, ...] = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    inputs: Inputs | None,
-    samples: int,
-    module: str | None = None,
-    optimization: Optimization = "none",
-    providers: Sequence[str] = (),
-    float64: bool = True,
-    memory_limit: int = _BUFFER,
-    dump: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
-    judged: bool = True,
-) -> VerifyResult:
     report = progress or (lambda _stage: None)
     check_known("level of optimization", optimization, OPTIMIZATIONS)
     check_samples(samples)
+    given = args if isinstance(args, tuple) else (args,)
     with _optimized(model, optimization, report) as plain:
         opened = give_hierarchy(plain, reference)
         hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
@@ -154,33 +112,70 @@ def _verify(
         with run as runner, open_reference(opened, reference, float64=float64) as held_to:
             report("making inputs")
             if held_to.model is not None:
-                drawn = make_torch_samples(runner, held_to.model, opened.name, args, kwargs, inputs, samples)
+                drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)
             else:
                 drawn = make_file_samples(runner, inputs, samples)
-            errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report, judged)
-            check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
-            if not errors.calls:
-                reason = next(iter(errors.skipped.values()), "it has no calls")
-                raise HieronnxError(f"no call of '{opened.name}' can be compared: {reason}")
-            culprits = find_culprits(hierarchy, errors) if judged else ()
+            errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
+            _check_compared(opened, held_to, errors)
+            culprits = find_culprits(hierarchy, errors)
             for culprit in culprits if dump is not None else ():
                 report(f"writing what reproduces '{culprit.id}'")
                 sample = drawn[culprit.introduced.sample]
                 again = SampleRun(runner, hierarchy, held_to.reference, sample, buffer=memory_limit)
                 again.observe()
                 dump_culprit(opened, again, culprit, Path(dump or ""))
-        return VerifyResult(
-            file=opened.name,
-            reference=held_to.name,
-            calls=tuple(_describe_calls(hierarchy, errors)),
-            culprits=culprits,
-            skipped=tuple(_describe_skipped(hierarchy, errors, chosen)),
-            outputs=tuple(errors.outputs.values()),
-            samples=len(drawn),
-            undisturbed=errors.undisturbed,
-            hierarchy=hierarchy,
-            notes=tuple(_make_notes(opened.model, errors)),
-        )
+        return _make_result(opened, hierarchy, held_to, errors, chosen, culprits, len(drawn))
+
+
+def measure_calls(model: ModelLike, reference: ModelLike, inputs: Inputs) -> VerifyResult:
+    """Measure both errors of each call of a file; what is noise in them is not asked, and nobody is blamed.
+
+    Raises:
+        HieronnxError: As `verify`.
+    """
+    with open_flat(model) as plain:
+        opened = give_hierarchy(plain, reference)
+        hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
+        _refuse_random(hierarchy, opened.name)
+        chosen = _choose(hierarchy, None)
+        with open_runner(opened, threads=0) as runner, open_reference(opened, reference, float64=False) as held_to:
+            drawn = make_file_samples(runner, inputs, 1)
+            errors = _run_samples(
+                runner, hierarchy, held_to.reference, drawn, chosen, _BUFFER, lambda _stage: None, judged=False
+            )
+            _check_compared(opened, held_to, errors)
+        return _make_result(opened, hierarchy, held_to, errors, chosen, (), len(drawn))
+
+
+def _check_compared(opened: OpenedModel, held_to: HeldTo, errors: SampleErrors) -> None:
+    """Make sure that both are the same model, and that something of it was compared."""
+    check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
+    if not errors.calls:
+        reason = next(iter(errors.skipped.values()), "it has no calls")
+        raise HieronnxError(f"no call of '{opened.name}' can be compared: {reason}")
+
+
+def _make_result(
+    opened: OpenedModel,
+    hierarchy: Hierarchy,
+    held_to: HeldTo,
+    errors: SampleErrors,
+    chosen: Collection[CallId],
+    culprits: tuple[Culprit, ...],
+    samples: int,
+) -> VerifyResult:
+    return VerifyResult(
+        file=opened.name,
+        reference=held_to.name,
+        calls=tuple(_describe_calls(hierarchy, errors)),
+        culprits=culprits,
+        skipped=tuple(_describe_skipped(hierarchy, errors, chosen)),
+        outputs=tuple(errors.outputs.values()),
+        samples=samples,
+        undisturbed=errors.undisturbed,
+        hierarchy=hierarchy,
+        notes=tuple(_make_notes(opened.model, errors)),
+    )
 
 
 def _make_notes(model: ir.Model, errors: SampleErrors) -> Iterator[str]:
@@ -237,7 +232,8 @@ def _run_samples(
     chosen: Collection[CallId],
     buffer: int,
     report: Callable[[str], None],
-    judged: bool,
+    *,
+    judged: bool = True,
 ) -> SampleErrors:
     """Run samples one after the other; return the worst that was seen."""
     worst = SampleErrors()

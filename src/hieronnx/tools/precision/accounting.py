@@ -32,7 +32,10 @@ from hieronnx.tools.carry.pair import Pair
 from hieronnx.tools.precision.result import CallPrecision, FloatNodes, PrecisionReport
 
 _FLOATS = frozenset({"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"})
-_FEW_BITS = frozenset({"INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16"})
+FEW_BITS = frozenset(
+    kind.name for kind in ir.DataType if kind.name.lstrip("U").startswith(("INT4", "INT8", "INT16", "FLOAT8"))
+)
+"""The types that weights and what is computed are quantized to."""
 _EQUAL_OPERANDS = frozenset({"Add", "Concat", "Mul", "Where"})
 _QUANTIZED = "quantized"
 _CONVERSIONS = QUANTIZE_OPS | DEQUANTIZE_OPS
@@ -158,7 +161,7 @@ class _Judge:
         tensor = worker.inputs[place] if place < len(worker.inputs) else NO_TENSOR
         producer = None if tensor == NO_TENSOR else self._b.producers[tensor]
         converted = producer is not None and self._b.nodes[producer].op in DEQUANTIZE_OPS
-        return converted or self._types_b.get(tensor) in _FEW_BITS
+        return converted or self._types_b.get(tensor) in FEW_BITS
 
     def _find_workers(self, index: int) -> set[int]:
         """Find the nodes of the new graph that do the work of a node."""

@@ -27,11 +27,9 @@ from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy, walk_up
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.analyze.result import AnalyzedNode
+from hieronnx.tools.precision.accounting import FEW_BITS
 from hieronnx.tools.verify.result import VerifyResult
 
-_FEW_BITS = frozenset(
-    kind for kind in ir.DataType if kind.name.lstrip("U").startswith(("INT4", "INT8", "INT16", "FLOAT8"))
-)
 _FLOAT_BYTES = 4
 
 
@@ -150,8 +148,9 @@ def _count_weights(model: ir.Model, hierarchy: Hierarchy) -> Counter[str]:
     }
     sizes: Counter[str] = Counter()
     for name, value in model.graph.initializers.items():
-        if value.const_value is not None and value.dtype in _FEW_BITS and value.const_value.size > 1:
-            sizes[readers.get(name, "")] += value.const_value.size * _FLOAT_BYTES
+        weight = value.const_value
+        if weight is not None and weight.dtype.name in FEW_BITS and weight.size > 1:
+            sizes[readers.get(name, "")] += weight.size * _FLOAT_BYTES
     return sizes
 
 

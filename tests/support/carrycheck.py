@@ -248,7 +248,7 @@ class _Nearest:
         )
         had: frozenset[Scope] = frozenset()
         if moves:
-            had = frozenset().union(*(self._held.find(run.value, self._farthest) for run in probe.runs))
+            had = frozenset().union(*(self._held.find_possible(run.value, self._farthest) for run in probe.runs))
         return _truth(probe, made_by, had)
 
 
@@ -275,15 +275,20 @@ class _Table:
             self._found[key] = values, self._find(values, farthest)
         return self._found[key][1]
 
+    def find_possible(self, values: Values, farthest: float) -> frozenset[Scope]:
+        """Return the calls whose tensor this may be: all that are not clearly farther than the nearest."""
+        if values.flat.size not in self._rows:
+            return frozenset()
+        nearest = self._nearest_by_scope(values.flat.size, self._measure(values))
+        least = min(nearest.values())
+        within = _CLEAR * least + 2 * _EXACT
+        return frozenset(scope for scope, d in nearest.items() if d < within) if least <= farthest else frozenset()
+
     def _find(self, values: Values, farthest: float) -> frozenset[Scope]:
         size = values.flat.size
         if size not in self._rows:
             return frozenset()
-        flat = _spread(values.flat)
-        distances = _distances(self._rows[size], flat)
-        if not _is_integral(values.flat):  # sorted, all that was quantized looks alike
-            # Sorting brings everything nearer, so it must fit the better.
-            distances = np.minimum(distances, 4 * _distances(self._sorted[size], np.sort(flat)))
+        distances = self._measure(values)
         nearest = self._nearest_by_scope(size, distances)
         least = min(nearest.values())
         found = frozenset(scope for scope, d in nearest.items() if d <= _SAME * least + _EXACT)
@@ -291,6 +296,14 @@ class _Table:
         unclear = [d for scope, d in nearest.items() if scope not in found and d < _CLEAR * least + 2 * _EXACT]
         unclear += [d for scope, d in alike.items() if scope not in found and d < self._noise]
         return frozenset() if least > farthest or unclear else found
+
+    def _measure(self, values: Values) -> np.ndarray:
+        size, flat = values.flat.size, _spread(values.flat)
+        distances = _distances(self._rows[size], flat)
+        if _is_integral(values.flat):  # sorted, all that was quantized looks alike
+            return distances
+        # Sorting brings everything nearer, so it must fit the better.
+        return np.minimum(distances, 4 * _distances(self._sorted[size], np.sort(flat)))
 
     def _nearest_by_scope(self, size: int, distances: np.ndarray) -> dict[Scope, float]:
         nearest: dict[Scope, float] = {}

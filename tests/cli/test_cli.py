@@ -357,6 +357,26 @@ def test_a_mistake_is_one_line_and_exit_2(command: tuple[str, ...], message: str
     assert [path for path in sorted(Path.cwd().iterdir()) if path.name != "__pycache__"] == before
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("analyze", "x.onnx", "--markdown", "x.onnx"),
+        ("analyze", "x.onnx", "--modules-json", "x_hierarchy.json"),
+        ("compare", "x.onnx", "x.onnx", "--markdown", "x.onnx"),
+        ("verify", "x.onnx", "--against", "x.onnx", "--markdown", "x.onnx"),
+        ("profile", "x.onnx", "--trace", "x_hierarchy.json"),
+    ],
+)
+def test_no_report_is_written_over_what_is_read(command: tuple[str, ...], demo: tuple[Path, Result]) -> None:
+    shutil.copy(demo[0], "x.onnx")
+    shutil.copy(demo[0].with_name("demo_hierarchy.json"), "x_hierarchy.json")
+    before = {path: path.read_bytes() for path in map(Path, ("x.onnx", "x_hierarchy.json"))}
+    result = run(*command)
+    assert result.exit_code == 2
+    assert "which is read for it" in result.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
 def test_a_model_that_fails_is_one_line_with_its_cause() -> None:
     result = export_net("Broken", "--exporter", "torchscript")
     assert result.exit_code == 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import print_json, print_text, use_colour, write_report
+from hieronnx.cli.console import check_reports, print_json, print_text, use_colour, write_report
 from hieronnx.cli.options import (
     all_calls_option,
     confidence_option,
@@ -88,6 +88,7 @@ def analyze_command(
 
     if as_json and as_csv:
         raise InputError("--json and --csv are two forms of the same output; give one of them")
+    check_reports((markdown, modules_json), (model,))
     percents, sizes = dict(map(parse_threshold, thresholds)), dict(map(parse_dim, dims))
     result = analyze(model, thresholds=percents, dims=sizes, **options)
     shown: dict[str, Any] = {"sort": sort, "depth": depth, "top": top, "detailed": detailed}

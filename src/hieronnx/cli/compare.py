@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import FOUND_SOMETHING, print_notes, print_text, show, write_report
+from hieronnx.cli.console import FOUND_SOMETHING, check_reports, print_notes, print_text, show, write_report
 from hieronnx.cli.options import json_option, markdown_option, path_argument, quiet_option, top_option
 from hieronnx.report.names import clean_line
 
@@ -65,6 +65,7 @@ def compare_command(
     from hieronnx.report.comparison import comparison_to_markdown, render_comparison
     from hieronnx.tools.compare import compare
 
+    check_reports((markdown,), (a, b))
     result = compare(a, b, **options)
     for path, strategy in zip((a, b), result.strategies, strict=True):
         print_notes(note_torch_scopes(str(path), strategy))

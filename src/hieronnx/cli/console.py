@@ -134,6 +134,21 @@ def show_written(
     show(result, render, as_json=as_json, after=following, verified=verified)
 
 
+def check_reports(reports: Iterable[Path | None], read: Iterable[Path | None]) -> None:
+    """Make sure that no report is written over a file that is read, its sidecar or its data.
+
+    Raises:
+        HieronnxError: If one would be.
+    """
+    from hieronnx.files.opening import sidecar_path
+    from hieronnx.files.staging import data_name
+    from hieronnx.files.writing import check_kept
+
+    kept = {own for path in filter(None, read) for own in (path, sidecar_path(path), path.with_name(data_name(path)))}
+    for path in filter(None, reports):
+        check_kept(path, (path,), kept, "which is read for it")
+
+
 def write_report(path: Path, text: str) -> None:
     """Write a report to a file, which appears whole or not at all.
 

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 import click
 
-from hieronnx.cli.console import FOUND_SOMETHING, print_json, print_text, use_colour, working, write_report
+from hieronnx.cli.console import (
+    FOUND_SOMETHING,
+    check_reports,
+    print_json,
+    print_text,
+    use_colour,
+    working,
+    write_report,
+)
 from hieronnx.cli.options import (
     all_calls_option,
     depth_option,
@@ -111,6 +119,8 @@ def profile_command(
     limit = None if fail_above is None else parse_percent(fail_above)
     if limit is not None and options["against"] is None and options["against_optimization"] is None:
         raise InputError("--fail-above needs something to compare with: --against FILE")
+    read = (options[name] for name in ("inputs", "against", "trace_from", "optimized"))
+    check_reports((markdown, trace, speedscope, node_data), (model, *read))
     with working(debug=context.obj) as report:
         result = profile(
             model,

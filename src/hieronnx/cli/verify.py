@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import FOUND_SOMETHING, show, working, write_report
+from hieronnx.cli.console import FOUND_SOMETHING, check_reports, show, working, write_report
 from hieronnx.cli.loading import Loaded, read_loading
 from hieronnx.cli.options import (
     all_calls_option,
@@ -113,6 +113,7 @@ def verify_command(
     for path in filter(None, (file, against)):
         if not path.is_file():  # before a model is loaded, which may take long
             raise HieronnxError(f"no ONNX file at '{path}'")
+    check_reports((markdown,), (file, against, arrays))
     if memory_limit is not None:
         options["memory_limit"] = parse_bytes(memory_limit)
     with working(debug=context.obj) as report:

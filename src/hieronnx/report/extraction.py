@@ -79,7 +79,7 @@ def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
         yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
     unreturned = [result.name for result in extraction.outputs if not result.places]
     if extraction.recorded and unreturned:
-        yield clean_line(f"forward did not return {_listed(unreturned)}, but others read it")
+        yield clean_line(f"forward did not return {_listed(unreturned)}, but it is used outside")
 
 
 def _name_source(item: PartInput) -> str:

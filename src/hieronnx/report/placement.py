@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hieronnx.errors import count
@@ -9,7 +10,7 @@ from hieronnx.report.names import clean_name
 from hieronnx.report.text import join_blocks, render_table
 
 if TYPE_CHECKING:
-    from hieronnx.tools.place import PlaceResult
+    from hieronnx.tools.place import PlacedNodes, PlaceResult
 
 
 def render_placement(result: PlaceResult, *, colour: bool = False) -> str:
@@ -19,7 +20,7 @@ def render_placement(result: PlaceResult, *, colour: bool = False) -> str:
             rule.device,
             rule.pattern,
             f"{rule.nodes:,}",
-            ", ".join(f"{name.removesuffix('ExecutionProvider')} {n:,}" for name, n in rule.providers.items()),
+            ", ".join(_list_given(rule)),
         )
         for rule in result.rules
     ]
@@ -29,3 +30,12 @@ def render_placement(result: PlaceResult, *, colour: bool = False) -> str:
     for key, value in result.session_options.items():
         lines.append(f"options.add_session_config_entry({key!r}, {clean_name(value)!r})")
     return join_blocks(table, left, "\n".join(lines), f"wrote {result.path}")
+
+
+def _list_given(rule: PlacedNodes) -> Iterator[str]:
+    """Yield what the nodes of a rule were given; constants and the like are in the session, and run nowhere."""
+    for name, number in rule.providers.items():
+        yield f"{name.removesuffix('ExecutionProvider')} {number:,}"
+    left = rule.nodes - sum(rule.providers.values())
+    if rule.providers and left:
+        yield f"not run {left:,}"

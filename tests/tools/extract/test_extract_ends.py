@@ -277,7 +277,7 @@ def test_the_report_says_what_to_feed(pair: Path) -> None:
     assert ["output", "s", "float[2]", "not", "returned"] in rows
     assert "forward did not receive 'p' in this form: feed what Neg 'p' of the root gives" in lines
     assert "no tensor of the file is known to hold argument 'left'" in lines
-    assert "forward did not return 's', but others read it" in lines
+    assert "forward did not return 's', but it is used outside" in lines
 
 
 def test_the_report_says_that_nothing_is_recorded(pair: Path) -> None:

@@ -12,7 +12,6 @@ from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.shapes import bind_axes
 from hieronnx.graph.view import ModelLike
-from hieronnx.hierarchy.categories import category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.runs import Inputs, check_samples, split_inputs
@@ -20,6 +19,7 @@ from hieronnx.runtime.sessions import Array, as_file
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
+from hieronnx.tools.precision.units import list_in_few_bits
 from hieronnx.tools.quantize import draw_samples, run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.result import VerifyResult
@@ -111,11 +111,7 @@ class Costs:
 
 def rank_modules(hierarchy: Hierarchy, verified: VerifyResult, costs: Costs) -> list[ModuleSensitivity]:
     """Return the innermost modules with quantized nodes, those that make the largest error first."""
-    quantized = {
-        node.scope.module
-        for node in verified.hierarchy.nodes
-        if category_of(node.op_type, node.domain) == "quantization"
-    }
+    quantized = set(list_in_few_bits(verified.hierarchy))
     worst: dict[str, Deviation] = {}
     for call in verified.calls:
         below = any(path.startswith(f"{call.module}." if call.module else "") for path in quantized - {call.module})

@@ -64,7 +64,7 @@ class Units:
     def of(cls, source: Path, quantized: Path, verified: VerifyResult, dims: Mapping[str, int]) -> Units:
         """List the units of a model, of which everything was quantized and every call was compared."""
         hierarchy = verified.hierarchy
-        modules = _list_in_few_bits(hierarchy)
+        modules = list_in_few_bits(hierarchy)
         adds, sizes = _count_products(quantized, dims), _count_weights(open_model(quantized).model, hierarchy)
         noise = _divide_noise(modules, _list_errors(verified))
         analyzed = analyze(source, dims=dims)
@@ -102,7 +102,7 @@ class Units:
             yield from self._name_below(child, kept, wanted)
 
 
-def _list_in_few_bits(hierarchy: Hierarchy) -> list[str]:
+def list_in_few_bits(hierarchy: Hierarchy) -> list[str]:
     """Return the modules with work in few bits of their own; what finds a range as it runs is none."""
     scopes = (
         node.scope.module

@@ -152,9 +152,10 @@ class Comparison:
     def _list_nodes(self) -> list[str]:
         """Return the nodes that the quantizer changes."""
         import onnx
-        from onnxruntime.quantization.registry import IntegerOpsRegistry, QDQRegistry
+        from onnxruntime.quantization.registry import IntegerOpsRegistry, QDQRegistry, QLinearOpsRegistry
 
-        registry = QDQRegistry if self.model.tool == "static" else {**IntegerOpsRegistry, "Gemm": None}
+        calibrated = {**QLinearOpsRegistry, **QDQRegistry}
+        registry = calibrated if self.model.tool == "static" else {**IntegerOpsRegistry, "Gemm": None}
         return [node.name for node in onnx.load(self.source).graph.node if node.op_type in registry]
 
     def _quantize(self, kept: Sequence[str]) -> Path:

@@ -504,6 +504,13 @@ def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) 
     assert np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
 
 
+def test_a_weight_that_products_in_bodies_share_is_transposed_for_each(tmp_path: Path) -> None:
+    source = export_ours("nested_cond", "dynamo")
+    hieronnx.quantize(source, output=tmp_path / "int8.onnx", tool="dynamic")
+    before, after = outputs(source)[0], outputs(tmp_path / "int8.onnx")[0]
+    assert np.linalg.norm(after - before) < 0.1 * np.linalg.norm(before)
+
+
 @pytest.mark.parametrize("tool", ["dynamic", "static"])
 def test_types_that_the_tool_cannot_infer_are_handed_over(tool: str, tmp_path: Path) -> None:
     source, drawn = export_ours("scaled_dot_product_attention", "torchscript"), 1 if tool == "static" else 0

@@ -17,7 +17,7 @@ import hieronnx
 from hieronnx.tools.precision.measuring import Judge, Target
 from support.cli import run
 from support.exports import quiet
-from support.sensitive import MODELS, PRODUCTS, Sensitive
+from support.sensitive import CALIBRATED, MODELS, PRODUCTS, Sensitive
 
 BLOCKS = 6
 
@@ -105,7 +105,10 @@ def test_the_target_is_met_with_little_in_float(tool: str, stack: tuple[Path, in
 
 
 QUICK = ("convnext", "distilbert")
-ZOO = [pytest.param(m, id=m.name, marks=() if m.name in QUICK else pytest.mark.long) for m in MODELS]
+ZOO = [
+    pytest.param(m, id=f"{m.name}-{m.tool}", marks=() if m.name in QUICK else pytest.mark.long)
+    for m in (*MODELS, CALIBRATED)
+]
 
 
 @pytest.mark.parametrize("model", ZOO)
@@ -140,10 +143,10 @@ def quantize_all_but(model: Sensitive, path: Path, kept: tuple[str, ...]) -> Pat
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("model", [pytest.param(m, id=m.name) for m in MODELS])
+@pytest.mark.parametrize("model", [pytest.param(m, id=f"{m.name}-{m.tool}") for m in (*MODELS, CALIBRATED)])
 def test_no_less_is_in_8_bits_than_a_greedy_search_by_nodes_leaves(model: Sensitive, tmp_path: Path) -> None:
     comparison = Comparison(model, tmp_path)
-    for target in comparison.targets():
+    for target in comparison.targets()[: 1 if model == CALIBRATED else 2]:
         assert comparison.search_modules(target).share >= comparison.search_nodes(target).share
 
 

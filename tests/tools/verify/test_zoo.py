@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from onnx import numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 import hieronnx
@@ -165,6 +166,19 @@ def test_whoever_is_altered_is_blamed(name: str, exporter: str, kind: str, tmp_p
     seen, missed = check_faults(name, exporter, kind, tmp_path, 4)
     assert seen
     assert not missed
+
+
+@pytest.mark.parametrize(("altered", "blamed"), [("first/out", "first.out"), ("first/qkv", "first")])
+def test_an_argument_of_another_shape_is_known_by_its_numbers(altered: str, blamed: str, tmp_path: Path) -> None:
+    """ONNX Runtime gives `out` its argument as a matrix, and nothing of what `qkv` returned is left."""
+    case = exported("scaled_dot_product_attention", "torchscript")
+    model = onnx.load(case.result.path)
+    (product,) = (node for node in model.graph.node if node.name == f"/{altered}/MatMul")
+    (weight,) = (tensor for tensor in model.graph.initializer if tensor.name == product.input[1])
+    weight.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(weight), weight.name))
+    onnx.save(model, tmp_path / "altered.onnx")
+    hieronnx.optimize(tmp_path / "altered.onnx", output=tmp_path / "made.onnx", tool="ort-extended")
+    assert [culprit.module for culprit in verify(case, tmp_path / "made.onnx").culprits] == [blamed]
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import onnx
 
 from hieronnx.errors import InputError, require
 from hieronnx.files.wire import read_skeleton
-from hieronnx.graph.walks import walk_bodies
+from hieronnx.graph.walks import proto_bodies, walk_bodies
 from hieronnx.runtime.inputs import Feeds
 from hieronnx.tools.running import calling, has_external_data, save_model
 
@@ -77,7 +77,7 @@ def name_products(source: Path, excluded: Sequence[str]) -> list[str]:
     Tools make these of every Gemm before they look at their list.
     """
     chosen = set(excluded)
-    gemms = (node.name for node in read_skeleton(source).graph.node if node.op_type == "Gemm")
+    gemms = (node.name for node in _walk(read_skeleton(source).graph) if node.op_type == "Gemm")
     return [*excluded, *(f"{name}_MatMul" for name in gemms if name in chosen)]
 
 
@@ -87,20 +87,31 @@ def separate_weights(source: Path) -> None:
     The tool transposes that weight in its place, for each Gemm once, whoever else reads it.
     """
     model = onnx.load(source, load_external_data=False)
-    weights = {tensor.name: tensor for tensor in model.graph.initializer}
-    readers = Counter(name for _, graph in walk_bodies(model.graph) for node in graph.node for name in node.input)
-    shared = [
-        node
-        for node in model.graph.node
-        if node.op_type == "Gemm" and node.input[1] in weights and readers[node.input[1]] > 1 and _is_transposed(node)
-    ]
-    for number, node in enumerate(shared):
-        copied = model.graph.initializer.add()
-        copied.CopyFrom(weights[node.input[1]])
-        copied.name = f"{node.input[1]}/{number}"
+    readers = Counter(name for node in _walk(model.graph) for name in node.input)
+    shared = [read for read in _list_transposed(model.graph, {}) if readers[read[0].input[1]] > 1]
+    for number, (node, graph, weight) in enumerate(shared):
+        copied = graph.initializer.add()
+        copied.CopyFrom(weight)
+        copied.name = f"{weight.name}/{number}"
         node.input[1] = copied.name
     if shared:
         source.write_bytes(model.SerializeToString())
+
+
+def _walk(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    return (node for _, found in walk_bodies(graph) for node in found.node)
+
+
+def _list_transposed(
+    graph: onnx.GraphProto, outside: Mapping[str, tuple[onnx.GraphProto, onnx.TensorProto]]
+) -> Iterator[tuple[onnx.NodeProto, onnx.GraphProto, onnx.TensorProto]]:
+    """Yield every Gemm that reads a weight transposed, in bodies too; with the graph that has the weight, and it."""
+    weights = {**outside, **{tensor.name: (graph, tensor) for tensor in graph.initializer}}
+    for node in graph.node:
+        for _, body in proto_bodies(node):
+            yield from _list_transposed(body, weights)
+        if node.op_type == "Gemm" and node.input[1] in weights and _is_transposed(node):
+            yield node, *weights[node.input[1]]
 
 
 def _is_transposed(node: onnx.NodeProto) -> bool:

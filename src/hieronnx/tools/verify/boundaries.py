@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -40,13 +40,13 @@ class Boundaries:
 
     Attributes:
         known: The key of the value that each tensor of the flat model should have.
-        received: The tensors that each call received, of those that are known.
+        received: The tensors that each call received, of those that are known at first, and the arguments they are.
         returned: What each call returned: the tensor, and its place there.
         skipped: Why calls cannot be compared.
     """
 
     known: dict[str, Hashable] = field(default_factory=dict)
-    received: dict[CallId, set[str]] = field(default_factory=dict)
+    received: dict[CallId, dict[str, str]] = field(default_factory=dict)
     returned: dict[CallId, dict[str, str]] = field(default_factory=dict)
     skipped: dict[CallId, str] = field(default_factory=dict)
 
@@ -65,7 +65,7 @@ def find_boundaries(
         exchanged = reference.calls.get(call.id)
         if exchanged is not None:
             received = _bind(call.received, exchanged.received, names)
-            found.received[call.id] = {tensor for tensor, _, _ in received}
+            found.received[call.id] = {tensor: name for tensor, name, _ in received}
             returned = _bind(call.returned, exchanged.returned, names)
             if call.parent is None:
                 returned = _bind_outputs(flat, exchanged.returned) or returned
@@ -82,7 +82,7 @@ def find_boundaries(
         elif exchanged is None:
             found.skipped[call.id] = "the reference does not call it on these inputs"
         else:
-            found.skipped[call.id] = _explain_lost(call, looped, found.received[call.id], names)
+            found.skipped[call.id] = _explain_lost(call, looped, found.received[call.id].keys(), names)
     return found
 
 
@@ -118,7 +118,7 @@ def _bind_outputs(flat: Flat, values: NamedValues) -> list[tuple[str, str, Hasha
 
 
 def _explain_lost(
-    call: Call, looped: Iterable[tuple[str, str]], received: set[str], names: Mapping[tuple[str, str], str]
+    call: Call, looped: Iterable[tuple[str, str]], received: Set[str], names: Mapping[tuple[str, str], str]
 ) -> str:
     """Say why nothing that a call with nodes returned can be compared."""
     if call.returned is None:

@@ -120,6 +120,8 @@ class SampleRun:
     def _explain_more(self, call: CallId, piece: Slice) -> str:
         """Say whose work a call cannot be seen without, for the file does not have what it received."""
         lost = [bound.name for bound in self._hierarchy.call_by_id[call].received or () if bound.tensor is None]
+        # Those that have another shape there, and other numbers, are lost as well.
+        lost += [name for t, name in self._boundaries.received[call].items() if t not in self._boundaries.known]
         below = set(self._hierarchy.tree.below(call))
         others = (n for n in self._list_nodes(piece.nodes) if below.isdisjoint((n.scope, *n.origins)))
         other = next((node for node in others if node.op_type not in _NO_WORK), None) if lost else None

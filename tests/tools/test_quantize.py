@@ -492,6 +492,15 @@ def test_the_command_writes_json(linear: Path, tmp_path: Path) -> None:
     assert "2 random inputs" in told["notes"][0]
 
 
+def test_the_tool_gives_no_advice_that_loses_the_hierarchy(
+    linear: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for tool in ("dynamic", "static"):
+        drawn = 2 if tool == "static" else 0
+        hieronnx.quantize(linear, output=tmp_path / f"{tool}.onnx", tool=tool, random_calibration=drawn)
+    assert "pre-processing" not in caplog.text
+
+
 def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) -> None:
     source = export_ours("shared_under_two_names", "torchscript")
     model = onnx.load(source)

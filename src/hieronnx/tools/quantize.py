@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -231,9 +233,24 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     separate_weights(source)
     declare_types(source)
     names = [*name_products(source, excluded), *_name_computed(source)]
-    with calling("'dynamic'"):
+    with calling("'dynamic'"), _without_advice():
         quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
     copy_permissions(target)
+
+
+@contextmanager
+def _without_advice() -> Iterator[None]:
+    """Leave out the advice to run ONNX Runtime's own tool first: `hieronnx optimize` keeps the hierarchy."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "pre-processing before quantization" not in record.getMessage()
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
 
 
 def _name_computed(source: Path) -> list[str]:
@@ -268,7 +285,7 @@ def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: lis
 
     external = has_external_data(source)
     declare_types(source)
-    with calling("'static'"):
+    with calling("'static'"), _without_advice():
         quantize_static(
             source, target, Reader(), nodes_to_exclude=excluded, use_external_data_format=external, **options
         )

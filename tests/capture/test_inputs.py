@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -330,6 +331,21 @@ def test_without_specs_a_plain_module_says_what_to_pass() -> None:
         make_inputs(Pair())
     assert "Pair.forward takes as left, right" in str(caught.value)
     assert "--input 'left=dtype[shape]' --input 'right=dtype[shape]'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Conv2d(3, 8, 3), "1,3,64,64"),
+        (nn.Conv1d(5, 8, 3), "1,5,64"),
+        (nn.Linear(7, 8), "1,7"),
+        (nn.LazyLinear(8), "1,3"),
+        (nn.ReLU(), "1,3"),
+    ],
+)
+def test_the_example_of_an_input_is_one_that_the_first_weight_takes(layer: nn.Module, shape: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"for example --input 'input=float32[{shape}]'")):
+        make_inputs(layer)
 
 
 def test_specs_are_used_as_given_and_sorted_by_the_signature() -> None:

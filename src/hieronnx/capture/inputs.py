@@ -149,8 +149,17 @@ def _check_complete(model: nn.Module, missing: Sequence[str]) -> None:
         options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
         raise InputError(
             f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
-            f"pass {options}, for example --input '{missing[0]}=float32[1,3]'"
+            f"pass {options}, for example --input '{missing[0]}=float32[{_imagine_shape(model)}]'"
         )
+
+
+def _imagine_shape(model: nn.Module) -> str:
+    """Return a shape that the model's first weight would take: one sample, as many channels, a size for each axis."""
+    from torch.nn.parameter import is_lazy
+
+    weights = (weight for weight in model.parameters() if not is_lazy(weight) and weight.dim() > 1)
+    channels, *kernel = next((weight.shape[1:] for weight in weights), (3,))
+    return ",".join(map(str, (1, channels, *(64 for _ in kernel))))
 
 
 def sort_inputs(inputs: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:

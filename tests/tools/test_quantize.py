@@ -19,7 +19,7 @@ import torch
 import transformers
 from onnx import TensorProto, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
-from torch import nn
+from torch import Tensor, nn
 
 import hieronnx
 from hieronnx import HieronnxError, load
@@ -511,6 +511,30 @@ def test_a_weight_that_two_products_share_is_quantized_for_each(tmp_path: Path) 
     before, after = outputs(source)[0], outputs(tmp_path / "int8.onnx")[0]
     # Transposed twice, or once for both, it gives something else altogether: as far away as it is large.
     assert np.linalg.norm(after - before) < 0.3 * np.linalg.norm(before)
+
+
+@pytest.mark.parametrize("tool", ["dynamic", "int4"])
+def test_a_call_in_float_has_its_own_floats_of_a_weight_that_others_have_in_few_bits(tool: str, tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(64, 32), nn.Linear(32, 64, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.head(self.words(ids))
+
+    model = Tied().eval()
+    with quiet():
+        hieronnx.export(model, (torch.arange(8)[None],), tmp_path / "tied.onnx")
+    made = tmp_path / "made.onnx"
+    hieronnx.quantize(tmp_path / "tied.onnx", output=made, tool=tool, exclude="head")
+    hieronnx.extract(made, "head", output=tmp_path / "head.onnx")
+    session = ort.InferenceSession(tmp_path / "head.onnx", providers=["CPUExecutionProvider"])
+    given = np.random.default_rng(0).standard_normal((1, 8, 32)).astype(np.float32)
+    (got,) = session.run(None, {session.get_inputs()[0].name: given})
+    np.testing.assert_allclose(got, model.head(torch.from_numpy(given)).detach(), rtol=1e-4, atol=1e-5)
+    assert not any(n.op_type == "DequantizeLinear" for n in onnx.load(tmp_path / "head.onnx").graph.node)
 
 
 def test_a_weight_that_products_in_bodies_share_is_transposed_for_each(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import onnx
 
 from hieronnx.errors import InputError, check_known, list_some, require
 from hieronnx.graph.view import ModelLike
+from hieronnx.graph.walks import walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy, NodeKey
 from hieronnx.runtime.fitting import draw_fitting
 from hieronnx.runtime.inputs import Feeds, read_inputs, read_outputs
@@ -235,6 +236,7 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     names = [*name_products(source, excluded), *_name_computed(source)]
     with calling("'dynamic'"), _without_advice():
         quantize_dynamic(source, target, nodes_to_exclude=names, use_external_data_format=external, **options)
+    _restore_inputs(source, target, excluded)
     copy_permissions(target)
 
 
@@ -312,7 +314,17 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
         return
     missing = (restored & initializers) - {tensor.name for tensor in after.graph.initializer}
     after.graph.initializer.extend(load_floats(source, missing).values())
+    _remove_unread(after.graph, "DequantizeLinear")
     target.write_bytes(after.SerializeToString())
+
+
+def _remove_unread(graph: onnx.GraphProto, op_type: str) -> None:
+    """Remove the nodes of one operator whose outputs nobody reads."""
+    read = {name for _, body in walk_bodies(graph) for node in body.node for name in node.input}
+    read |= {value.name for value in graph.output}
+    kept = [node for node in graph.node if node.op_type != op_type or not read.isdisjoint(node.output)]
+    del graph.node[:]
+    graph.node.extend(kept)
 
 
 QUANTIZERS: Mapping[Quantizer, Callable[..., None]] = {

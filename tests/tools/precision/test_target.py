@@ -84,6 +84,16 @@ def test_the_sensitive_module_is_ranked_first(tool: str, stack: tuple[Path, int]
     assert all(module.multiply_adds > 0 for module in result.modules)
 
 
+def test_modules_are_ranked_on_what_the_calibration_has(stack: tuple[Path, int]) -> None:
+    path, samples = stack[0], make_samples(5, seed=3)
+    found = hieronnx.sensitivity(path, tool="static", calibration=iter(samples))
+    stacked = {"x": np.stack([sample["x"] for sample in samples])}
+    assert found.samples == 5
+    assert found.modules == hieronnx.sensitivity(path, tool="static", calibration=samples, inputs=stacked).modules
+    assert not found.notes
+    assert "random inputs" in hieronnx.sensitivity(path).notes[-1]
+
+
 @pytest.mark.parametrize("tool", ["dynamic", "static"])
 def test_the_target_is_met_with_little_in_float(tool: str, stack: tuple[Path, int], tmp_path: Path) -> None:
     path, sensitive = stack

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import hieronnx
 from hieronnx import HieronnxError
@@ -97,6 +97,28 @@ def test_the_error_of_a_quantized_block_is_that_of_the_block(tmp_path: Path) -> 
     name = part.output_names[0]
     assert np.abs(got[name] - expected[name]).max() > 0
     assert hieronnx.compare(whole.result.path, tmp_path / "o.onnx").same is False
+
+
+@pytest.mark.parametrize("form", ["corrected", "fp16"])
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_weight_that_changed_takes_the_place_of_the_one_of_its_name(exporter: str, form: str, tmp_path: Path) -> None:
+    whole = exported("bert", exporter)
+    part = hieronnx.extract(whole.result.path, "pooler", output=tmp_path / "part.onnx")
+    if form == "fp16":
+        hieronnx.quantize(tmp_path / "part.onnx", output=tmp_path / "new.onnx", tool="fp16", keep_io_types=True)
+    else:
+        model = onnx.load(tmp_path / "part.onnx")
+        bias = next(tensor for tensor in model.graph.initializer if len(tensor.dims) == 1)
+        bias.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(bias) + 1, bias.name))
+        onnx.save(model, tmp_path / "new.onnx")
+    hieronnx.replace(whole.result.path, "pooler", tmp_path / "new.onnx", output=tmp_path / "o.onnx")
+    onnx.checker.check_model(tmp_path / "o.onnx", full_check=True)
+    assert hieronnx.validate(tmp_path / "o.onnx").passed
+    feeds = feeds_of(whole)
+    seen = {**feeds, **run_file(whole.result.path, feeds, part.input_names)}
+    got, alone = run_file(tmp_path / "o.onnx", feeds), run_file(tmp_path / "new.onnx", seen)
+    assert_equal(got, alone, part.output_names)
+    assert np.abs(got[part.output_names[0]] - seen.get(part.output_names[0], 0)).max() > 0
 
 
 @pytest.mark.parametrize("form", ["ort-extended", "int8"])

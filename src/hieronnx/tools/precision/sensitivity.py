@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,15 +16,19 @@ from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.runtime.inputs import read_inputs
 from hieronnx.runtime.runs import Inputs, check_samples, split_inputs
-from hieronnx.runtime.sessions import Array, as_file
+from hieronnx.runtime.sessions import as_file
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
 from hieronnx.tools.precision.units import list_in_few_bits
-from hieronnx.tools.quantize import draw_samples, run_quantizer
+from hieronnx.tools.quantize import draw_samples, read_samples, run_quantizer
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.result import VerifyResult
 from hieronnx.tools.verify.verifying import measure_calls
+
+_MOST = 16
+"""How many samples of a calibration are run."""
+_MADE_UP = "the modules were run on random inputs, not on your data; --inputs takes real ones"
 
 
 @reads_files
@@ -45,8 +50,8 @@ def sensitivity(
     Args:
         model: The model, with its hierarchy.
         tool: `dynamic`, `static` or `int4`.
-        inputs: What to run on, by the names that the file has for them: arrays, or a `.npz` file; random ones if not
-            given.
+        inputs: What to run on, by the names that the file has for them: arrays, or a `.npz` file. If not given, what
+            the calibration has, at most sixteen samples of it; without that random ones.
         samples: How many random samples, if none are given.
         calibration: For `static`, as `quantize` takes it.
         random_calibration: For `static`, likewise.
@@ -64,30 +69,29 @@ def sensitivity(
     check_samples(samples)
     opened = open_model(model)
     hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
-    with tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+    with as_file(opened) as source, tempfile.TemporaryDirectory(prefix="hieronnx-") as folder:
+        runs = read_samples(source, calibration, random_calibration)
         path = Path(folder) / "quantized.onnx"
         quantized = run_quantizer(
             model,
             output=path,
             tool=tool,
-            calibration=calibration,
+            calibration=runs if calibration else (),
             random_calibration=random_calibration,
             progress=progress,
             **options,
         )
-        given = _read_runs(opened, inputs, samples)
+        if inputs is not None:
+            given = split_inputs(read_inputs(source), inputs, samples)
+        else:
+            given = runs[:: math.ceil(len(runs) / _MOST)] if runs else draw_samples(source, samples)
         verified = measure_calls(path, model, given)
         shapes = {name: array.shape for name, array in given[0].items()}
         modules = rank_modules(hierarchy, verified, Costs.of(opened, shapes))
     output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
-    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, quantized.notes)
-
-
-def _read_runs(opened: OpenedModel, inputs: Inputs | None, samples: int) -> list[dict[str, Array]]:
-    with as_file(opened) as source:
-        if inputs is None:
-            return draw_samples(source, samples)
-        return split_inputs(read_inputs(source), inputs, samples)
+    made_up = () if inputs is not None or calibration else (_MADE_UP,)
+    notes = (*quantized.notes, *made_up)
+    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, notes)
 
 
 class Costs:

@@ -58,8 +58,6 @@ class Work:
         own = {w.header.name: w for w in find_weights(opened, graph.initializers.values(), located, {})}
         parameters = {} if opened.hierarchy is None else {i.name: i for i in opened.hierarchy.initializers}
         ours = {w.header.name: w for w in self._all_weights()}
-        taken = Names(self._names_that_stay())
-        added: dict[str, str] = {}
         foreign: set[str] = set()
         for old in self.replaced:
             held = self._list_held(old) if len(self.replaced) > 1 else {}
@@ -70,12 +68,17 @@ class Work:
                 if len(self.replaced) > 1:
                     same = _find_own(item, weight, held, ours) or same
                     foreign |= {name} if same is None and item is not None and item.parameter else set()
-                if same is None and name not in added:
-                    added[name] = taken.take(name)
-                    self.new_weights += find_weights(opened, [graph.initializers[name]], located, {name: added[name]})
-                chosen[name] = same if same is not None else added[name]
+                if same is not None:
+                    chosen[name] = same
             self._weights.append(chosen)
-            self.own_weights += [name for name, new in chosen.items() if new in ours and name not in added]
+        kept = ours.keys() - set(self._list_unread())
+        taken = Names([*self._names_that_stay(), *kept, *(same for c in self._weights for same in c.values())])
+        lacking = [name for name in own if any(name not in chosen for chosen in self._weights)]
+        added = {name: taken.take(name) for name in lacking}
+        for name, new in added.items():
+            self.new_weights += find_weights(opened, [graph.initializers[name]], located, {name: new})
+        self._weights = [{name: chosen.get(name) or added[name] for name in own} for chosen in self._weights]
+        self.own_weights = [name for name in own if name not in added]
         if foreign:
             self.notes.append(
                 f"all {len(self.replaced)} calls have the part's own {list_some(sorted(foreign), 3)}: the model has no "
@@ -104,12 +107,17 @@ class Work:
 
     def removed_weights(self) -> list[str]:
         """Return the initializers that only removed nodes read."""
+        used = {new for change_ in self.changes for new in change_.weights.values()}
+        used -= {weight.header.name for weight in self.new_weights}  # one of that name and other contents goes
+        return [name for name in self._list_unread() if name not in used]
+
+    def _list_unread(self) -> list[str]:
+        """Return the initializers that old parts read and no node that stays does."""
         view = self.source.view
         read = {t for index in self.alive for t in view.nodes[index].reads} | set(view.graphs[0].outputs)
-        used = {new for change_ in self.changes for new in change_.weights.values()}
         dead = (index for index in view.nodes_in[0] if index not in self.alive)
         unread = dict.fromkeys(t for i in dead for t in view.nodes[i].reads if t in view.constants and t not in read)
-        return [view.names[t] for t in unread if view.names[t] not in used and view.tensor_graphs[t] == 0]
+        return [view.names[t] for t in unread if view.tensor_graphs[t] == 0]
 
     def _names_that_stay(self) -> Iterator[str]:
         """Yield the names of tensors that the model has without the old parts, bodies included."""

@@ -11,7 +11,7 @@ A filter tells how many channels a model has, and with its weights at hand how m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,10 +56,8 @@ def find_blocked(view: View, contents: Contents, block: int) -> BlockedTensors:
         HieronnxError: If a filter cannot be read.
     """
     channels: dict[int, int | None] = {}
-    for node in view.nodes:
+    for node in _walk_blocked(view):
         read = [channels[tensor] for tensor in node.reads if tensor in channels]
-        if node.op == _TO_USUAL or not (read or node.op.startswith(_DOMAIN)):
-            continue
         known = [count for count in read if count is not None]
         count = known[0] if known else None
         if node.op == _CONV:
@@ -68,6 +66,21 @@ def find_blocked(view: View, contents: Contents, block: int) -> BlockedTensors:
             count = sum(known) if len(known) == len(read) else None
         channels.update(dict.fromkeys(node.makes, count))
     return BlockedTensors(block, channels)
+
+
+def find_usual(view: View) -> dict[int, int | None]:
+    """Return for each tensor in blocks the one that has it in the usual order; None where there is none."""
+    usual = {node.inputs[0]: node.makes[0] for node in view.nodes if node.op == _TO_USUAL}
+    return {tensor: usual.get(tensor) for node in _walk_blocked(view) for tensor in node.makes}
+
+
+def _walk_blocked(view: View) -> Iterator[ViewNode]:
+    """Yield the nodes that make tensors in blocks."""
+    blocked: set[int] = set()
+    for node in view.nodes:
+        if node.op != _TO_USUAL and (node.op.startswith(_DOMAIN) or not blocked.isdisjoint(node.reads)):
+            blocked.update(node.makes)
+            yield node
 
 
 def find_filters(view: View) -> set[int]:

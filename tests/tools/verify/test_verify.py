@@ -201,6 +201,22 @@ def test_what_onnx_runtime_makes_of_it_is_looked_at(level: str, plain: Path, tmp
     assert [str(culprit.id) for culprit in result.culprits] == ["left"]
 
 
+def test_tensors_in_blocks_of_channels_are_nobodys(tmp_path: Path) -> None:
+    """Such a tensor can have the shape of the usual one, and has its numbers in another order."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.Conv2d(32, 8, 1)).eval()
+    path, made = tmp_path / "model.onnx", tmp_path / "made.onnx"
+    with quiet():
+        hieronnx.export(model, (torch.randn(1, 3, 16, 16),), path, exporter="torchscript")
+    hieronnx.optimize(path, output=made, tool="ort-all")
+    blocked = {name for node in onnx.load(made).graph.node if node.domain.endswith("nchwc") for name in node.output}
+    usual = {name for node in onnx.load(made).graph.node if node.op_type == "ReorderOutput" for name in node.output}
+    bound = {item.tensor for call in hieronnx.load(made).calls for item in (*call.received, *call.returned)}
+    assert not bound & (blocked - usual)
+    assert hieronnx.verify(made, path).passed
+    assert hieronnx.verify(path, model, (torch.randn(1, 3, 16, 16),), optimization="all").passed
+
+
 def test_an_output_of_another_shape_does_not_pass(plain: Path, tmp_path: Path) -> None:
     def widen(model: onnx.ModelProto, node: onnx.NodeProto) -> None:
         put_behind("Flatten")(model, node)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hieronnx.attribute.blocks import find_usual
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
@@ -158,10 +159,12 @@ def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:
 
 def _carry_calls(pair: Pair, carried: Carried) -> tuple[Call, ...]:
     """Return the calls, with the tensors that they received and returned by their names in graph B."""
+    usual = find_usual(pair.b)
 
     def move(bound: BoundTensor) -> BoundTensor:
         of_a = pair.a.find_tensor(bound.graph, bound.tensor)
         of_b = None if of_a is None else carried.tensors[of_a]
+        of_b = of_b if of_b is None else usual.get(of_b, of_b)  # in blocks, it is not what a call exchanged
         graph, name = ("", None) if of_b is None else pair.b.tensor_key(of_b)
         return BoundTensor(bound.name, name, graph)
 

@@ -97,7 +97,7 @@ def _explain_fused(hierarchy: Hierarchy, call: CallId) -> str:
     below = set(hierarchy.tree.below(call))
     nodes = [node for node in hierarchy.nodes if not below.isdisjoint(node.origins)]
     named = list_some([f"'{node.name or node.output}'" for node in nodes], 2)
-    return f"its work is done in one with that of '{nodes[0].scope or 'the root'}', by {named}"
+    return f"its work is done in one with that of '{str(nodes[0].scope) or 'the root'}', by {named}"
 
 
 def _bind(

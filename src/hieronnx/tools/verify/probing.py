@@ -127,7 +127,7 @@ class SampleRun:
         other = next((node for node in others if node.op_type not in _NO_WORK), None) if lost else None
         if other is None:
             return ""
-        return f"the file does not have its argument '{lost[0]}': '{other.scope or 'the root'}' comes with it"
+        return f"the file does not have its argument '{lost[0]}': '{str(other.scope) or 'the root'}' comes with it"
 
     def _probe_segments(self, chosen: Collection[CallId]) -> dict[str, _Probe]:
         """Run what leads to each known tensor from those nearest to it, all together."""

@@ -107,5 +107,10 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
         render_table(_TRIALS, rows, numbers=_TRIALS[1:4], colour=colour),
         f"{met}, on {count(search.samples, 'sample')} that the ranges were {'not ' * search.held_back}found on"
         + ("" if search.held_back else "; of three samples or more, some are held back: give each an axis of its own"),
+        "" if search.ended else _advise_budget(len(search.trials)),
         clean_line(f"the same in float without a search: {shlex.join(search.command)}") if search.command else "",
     )
+
+
+def _advise_budget(tried: int) -> str:
+    return f"no more than {count(tried, 'candidate')} were allowed; --budget {2 * tried} may leave more in 8 bits"

@@ -14,6 +14,7 @@ from benchmarks.target import Comparison
 from torch import Tensor, nn
 
 import hieronnx
+from hieronnx.report.precision import render_search
 from hieronnx.tools.precision.measuring import Judge, Target
 from support.cli import run
 from support.exports import quiet
@@ -188,6 +189,8 @@ def test_a_target_that_cannot_be_met_writes_nothing(stack: tuple[Path, int], tmp
         hieronnx.quantize(path, output=output, tool="dynamic", target="snr>=500", budget=4)
     assert not list(tmp_path.iterdir())
     result = hieronnx.quantize(path, output=output, tool="dynamic", target="snr>=500", budget=4, best=True)
+    assert not result.search.ended
+    assert "--budget 8 may leave more in 8 bits" in render_search(result.search)
     assert not result.search.met
     assert output.is_file()
 

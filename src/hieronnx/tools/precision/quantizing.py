@@ -208,7 +208,10 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
     search = Search(task.target, units, task.budget or default_budget(len(units.all), depth), build, task.favour)
     chosen = search.run(task.judge.measure(path))
-    return TargetSearch(str(task.target), tuple(search.trials.values()), chosen, len(task.samples), held_back=True)
+    trials = tuple(search.trials.values())
+    return TargetSearch(
+        str(task.target), trials, chosen, len(task.samples), held_back=True, ended=len(trials) < search.budget
+    )
 
 
 def _hold_back(feeds: Sequence[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]]]:

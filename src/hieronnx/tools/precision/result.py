@@ -187,6 +187,7 @@ class TargetSearch(Result):
         samples: How many samples it was measured on.
         held_back: Whether the calibration saw none of these.
         command: The words of the command that leaves the same in float without a search.
+        ended: Whether it ended by itself, not because no more trials were allowed.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("met", "frontier")
@@ -197,6 +198,7 @@ class TargetSearch(Result):
     samples: int
     held_back: bool
     command: tuple[str, ...] = ()
+    ended: bool = True
 
     @property
     def met(self) -> bool:

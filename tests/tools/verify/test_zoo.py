@@ -15,6 +15,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 
 import hieronnx
 from hieronnx.hierarchy.records import CallId
+from support.dynamic import export_dynamic
 from support.exports import Exported, exported, feeds_of, quiet
 from support.faults import draw_faults
 from support.zoo import CASES
@@ -90,6 +91,15 @@ def test_nobody_is_blamed_for_a_right_file(name: str, exporter: str, kind: str, 
 @pytest.mark.parametrize(("name", "exporter"), ALL)
 def test_nobody_is_blamed_for_any_right_file(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
     check_right(name, exporter, kind, tmp_path)
+
+
+def test_layers_with_sizes_from_elsewhere_are_compared(tmp_path: Path) -> None:
+    """Positions are not in the file any more; what is computed of them, the layers are given as well."""
+    model, inputs = export_dynamic("llama", "dynamo", tmp_path / "model.onnx")
+    result = hieronnx.verify(tmp_path / "model.onnx", model, (), inputs)
+    assert result.passed
+    assert {call.module for call in result.skipped if call.live} <= {"model.rotary_emb"}
+    assert "model.layers.1.self_attn" in {call.module for call in result.calls}
 
 
 def check_right_against_file(name: str, exporter: str, kind: str, folder: Path) -> None:

@@ -6,10 +6,11 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
-from hieronnx.graph.operators import PASSTHROUGH_OPS
+from hieronnx.graph.operators import PASSTHROUGH_OPS, SIZE_OPS, SIZE_PICKING_OPS
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node
 from hieronnx.runtime.sessions import Array, Runner
@@ -123,11 +124,24 @@ class SampleRun:
         # Those that have another shape there, and other numbers, are lost as well.
         lost += [name for t, name in self._boundaries.received[call].items() if t not in self._boundaries.known]
         below = set(self._hierarchy.tree.below(call))
-        others = (n for n in self._list_nodes(piece.nodes) if below.isdisjoint((n.scope, *n.origins)))
+        nodes = self._list_nodes(index for index in piece.nodes if index not in self._sizes)
+        others = (node for node in nodes if below.isdisjoint((node.scope, *node.origins)))
         other = next((node for node in others if node.op_type not in _NO_WORK), None) if lost else None
         if other is None:
             return ""
         return f"the file does not have its argument '{lost[0]}': '{str(other.scope) or 'the root'}' comes with it"
+
+    @cached_property
+    def _sizes(self) -> set[int]:
+        """The nodes that take sizes of tensors and pick from these: whoever they are of, they do no work."""
+        graph, sizes, made = self._seen.graph, set[int](), set[str]()
+        for index, node in enumerate(graph.nodes):
+            computed = [name for name in graph.reads[index] if not graph.is_held(name)]
+            picks = node.op_type in SIZE_PICKING_OPS and bool(computed) and made.issuperset(computed)
+            if picks or node.op_type in SIZE_OPS:
+                sizes.add(index)
+                made.update(node.output)
+        return sizes
 
     def _probe_segments(self, chosen: Collection[CallId]) -> dict[str, _Probe]:
         """Run what leads to each known tensor from those nearest to it, all together."""

@@ -159,6 +159,20 @@ def test_bodies_are_paired_by_their_attribute() -> None:
     assert regions(matcher) == {"y": {"y"}, "new1": {"t"}, "new2": {"u"}}
 
 
+def test_an_output_that_got_another_name_is_none_of_a_body() -> None:
+    text = """
+        main (bool k, float[2] x) => (float[2] {out}) {{
+            c = If (k) <
+                then_branch = yes () => (float[2] {inside}) {{ {inside} = Tanh (x) }},
+                else_branch = no () => (float[2] u) {{ u = Exp (x) }}
+            >
+            {out} = Tanh (c)
+        }}
+    """
+    matcher = match(text.format(inside="t", out="tanh"), text.format(inside="tanh", out="output"))
+    assert regions(matcher) == {"c": {"c"}, "tanh": {"t"}, "u": {"u"}, "output": {"tanh"}}
+
+
 def test_functions_are_paired_by_their_key() -> None:
     text = """
         <ir_version: 10, opset_import: ["": 21, "own": 1]>

@@ -72,6 +72,7 @@ class Matcher:
         """Nodes of A that a node of B stands for."""
         self._reordered = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
         self._outputs = dict(self._pair_ends(a.graphs[0].outputs, b.graphs[0].outputs))
+        self._outputs_in_a = set(self._outputs.values())
 
     def run(self) -> Matcher:
         """Match every node of B, the bodies of a control-flow node right after the node itself."""
@@ -114,7 +115,8 @@ class Matcher:
     def _find_by_name(self, tensor: int) -> int | None:
         """Return A's tensor of the same name: in the graph that corresponds, or the only one there is.
 
-        In a function that runs more than once a name of another graph can only be that of one of the runs.
+        In a function that runs more than once a name of another graph can only be that of one of the runs. An output of
+        A is that of B, whatever in B has its name.
         """
         if tensor in self._fixed:
             return self._fixed[tensor]
@@ -124,7 +126,7 @@ class Matcher:
             graph = self.b.tensor_graphs[tensor]
             chosen = [t for t in candidates if self.a.tensor_graphs[t] == self.graph_in_a.get(graph)]
             if not chosen and graph not in self.b.repeated:
-                chosen = candidates
+                chosen = [t for t in candidates if t not in self._outputs_in_a]
             same = chosen[0] if len(chosen) == 1 else None
         return None if same is None or _contradict(self.a.types[same], self.b.types[tensor]) else same
 

@@ -31,7 +31,13 @@ from support.exports import quiet
 
 BOTH = ["dynamo", "torchscript"]
 ALL = ["auto", *BOTH]
-GLOBAL_HOOKS = [name for name in vars(nn.modules.module) if name.startswith("_global_") and name.endswith("_hooks")]
+# Before torch 2.13, torch.export itself leaves one of these behind where it fails.
+LEFT_BY_TORCH = {"_global_buffer_registration_hooks"} if torch.__version__ < (2, 13) else set()
+GLOBAL_HOOKS = [
+    name
+    for name in vars(nn.modules.module)
+    if name.startswith("_global_") and name.endswith("_hooks") and name not in LEFT_BY_TORCH
+]
 MODULE_HOOKS = [name for name in vars(nn.Module()) if "_hooks" in name]
 
 

@@ -44,7 +44,7 @@ def _describe_part(extraction: ExtractResult) -> str:
     lines = [to_text(f"{name}  {clean_name(extraction.tag)}"), ", ".join(parts)]
     if extraction.calls > 1 and len(names) == 1:
         module = clean_name(extraction.module)
-        lines.append(f"call {extraction.call} of {extraction.calls}: name another as '{module}@n'")
+        lines.append(f"call @{extraction.call}, of {extraction.calls} from @0: name another as '{module}@n'")
     return "\n".join(lines)
 
 

@@ -28,16 +28,14 @@ TIMED: Mapping[str, str] = {
 }
 _PACKAGES = ("hieronnx", "torch", "onnx", "onnxruntime", "onnxscript", "onnx-ir", "transformers")
 _REPORT = ROOT / "docs" / "benchmarks.md"
-_repeats_option = click.option(
-    "--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side."
-)
 
 
 @click.group(invoke_without_command=True)
-@_repeats_option
+@click.option("--repeats", type=click.IntRange(min=1), default=5, show_default=True, help="Runs of each side.")
 @click.pass_context
 def main(context: click.Context, repeats: int) -> None:
     """Measure hieronnx; without a command all that is timed, and write docs/benchmarks.md."""
+    context.obj = repeats
     if context.invoked_subcommand is None:
         report = time_sections(list(TIMED), repeats)
         click.echo(report, nl=False)
@@ -46,7 +44,7 @@ def main(context: click.Context, repeats: int) -> None:
 
 def _timed_command(name: str, text: str) -> click.Command:
     @click.command(name, help=text)
-    @_repeats_option
+    @click.pass_obj
     def command(repeats: int) -> None:
         click.echo(time_sections([name], repeats), nl=False)
 

@@ -300,6 +300,8 @@ def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None
 
     The tool quantizes a tensor for one of its readers, and all of them read the result.
     """
+    if not excluded:
+        return
     before, after = (onnx.load(path, load_external_data=False) for path in (source, target))
     names, initializers = set(excluded), {tensor.name for tensor in before.graph.initializer}
     old = {node.name: node for node in before.graph.node if node.name in names}

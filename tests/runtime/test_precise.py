@@ -84,6 +84,15 @@ def test_single_floats_are_moved_by_a_rounding_if_asked() -> None:
     assert 0 < np.abs(moved - exact).max() < 1e-5
 
 
+def test_a_whole_exponent_in_half_precision_stays_one() -> None:
+    """A negative number to another power is none, and nothing could be told of the noise."""
+    node = helper.make_node("Pow", ["x", "e"], ["y"])
+    model = build([node], TensorProto.FLOAT16, e=np.float16(2))
+    moved = run(dither(make_precise(model), singles=False), X.astype(np.float16))
+    assert X.min() < 0
+    assert np.isfinite(moved).all()
+
+
 def test_a_bound_below_stays_one() -> None:
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

@@ -28,7 +28,7 @@ from hieronnx.attribute.groups import divide_region
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
-from hieronnx.hierarchy.records import CONFIDENCE, Attribution, CallId
+from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Attribution, CallId
 from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Match, Matcher
 from hieronnx.match.tensors import map_tensors, pair_constants
@@ -225,7 +225,10 @@ class _Attributor:
         return []
 
     def _share_whole(self, node: int, core: Sequence[int], match: Match, is_last: bool) -> Attribution | None:
-        """Give a node of a group that cannot be told from the others the work of all; of many calls, only the scope."""
+        """Give a node of a group that cannot be told from the others the work of all; of many calls, only the scope.
+
+        Of calls all over the model nothing.
+        """
         whole = self._attribute(node, core, match.proven)
         if whole is None:
             return None
@@ -233,7 +236,8 @@ class _Attributor:
             evidence = "carried" if is_last or len(whole.origins) == 1 else "dataflow"
             return Attribution(whole.scope, whole.origins, evidence)
         last = self._attribute(node, self._find_makers(core, node), match.proven) if is_last else None
-        return last or Attribution(whole.scope, (whole.scope,), "dataflow")
+        # That a node ran somewhere in the model is no news.
+        return last or (None if whole.scope == ROOT else Attribution(whole.scope, (whole.scope,), "dataflow"))
 
     def _find_makers(self, nodes: Sequence[int], index: int) -> list[int]:
         """Return those nodes of A that make a tensor which a node of B makes."""

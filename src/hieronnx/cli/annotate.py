@@ -59,13 +59,8 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
             from hieronnx.tools.annotate import annotate
 
             run = options["strategy"] == "htp"
-            loaded = loading.load_with_inputs(report) if run and loading.gives_all else Loaded(loading.load(report))
-            if run and loading.specs:  # what is not given is made from the file
-                from hieronnx.attribute.file_inputs import make_file_inputs
-                from hieronnx.runtime.inputs import read_inputs
-
-                kwargs = make_file_inputs(read_inputs(file), loaded.model, loading.specs, name=str(file))
-                loaded = Loaded(loaded.model, (), kwargs)
+            given = run and (loading.specs or loading.gives_all)
+            loaded = loading.load_for_file(file, report) if given else Loaded(loading.load(report))
             result = annotate(file, loaded.model, loaded.args, loaded.kwargs, progress=report, **options)
     except MismatchError as error:
         if as_json:

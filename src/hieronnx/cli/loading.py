@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ class Loading:
             return Loaded(model, (), kwargs, dict.fromkeys(given["input_names"], "config"), given)
         examples = make_examples(model, self.specs)
         return Loaded(model, (), examples.values, examples.made_up)
+
+    def load_for_file(self, file: Path, report: Callable[[str], None]) -> Loaded:
+        """Load the model; what is not given of its inputs is made from what an ONNX file of it takes."""
+        from hieronnx.attribute.file_inputs import make_file_inputs
+        from hieronnx.runtime.inputs import read_inputs
+
+        if self.gives_all:
+            return self.load_with_inputs(report)
+        model = self.load(report)
+        report("making inputs")
+        return Loaded(model, (), make_file_inputs(read_inputs(file), model, self.specs, name=str(file)))
 
 
 def read_loading(target: str, options: dict[str, Any]) -> Loading:

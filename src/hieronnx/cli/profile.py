@@ -109,7 +109,7 @@ def profile_command(
       hieronnx profile model.onnx --trace-from phone.json --optimized phone.onnx
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.syntax import parse_dim, parse_names, parse_percent
-    from hieronnx.errors import InputError
+    from hieronnx.errors import HieronnxError, InputError
     from hieronnx.report.profile import profile_to_csv, profile_to_markdown, render_profile
     from hieronnx.report.profile_files import profile_to_node_data, profile_to_speedscope, profile_to_trace
     from hieronnx.tools.profile.profiling import profile
@@ -144,5 +144,9 @@ def profile_command(
     else:
         written = "\n".join(f"wrote {path}" for path in (*files, markdown) if path is not None)
         print_text(render_profile(result, colour=use_colour(), **shown), written)
-    slower = [] if result.comparison is None else [change.percent or 0.0 for change in result.comparison.changed]
-    context.exit(FOUND_SOMETHING if limit is not None and max(slower, default=0.0) > limit else 0)
+    if limit is None or result.comparison is None:
+        return
+    if not result.comparison.conclusive:
+        raise HieronnxError("so few runs cannot tell what is slower than --fail-above allows; take more (--runs)")
+    slower = max((change.percent or 0.0 for change in result.comparison.changed), default=0.0)
+    context.exit(FOUND_SOMETHING if slower > limit else 0)

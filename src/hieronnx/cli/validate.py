@@ -63,15 +63,15 @@ def validate_command(
     The hierarchy is read from the sidecar and from the metadata inside, and both are checked: that they are whole,
     agree, and tell of this file; that scopes fit the dataflow; that enough nodes are attributed. The ONNX checker runs
     on any file. Every category of operators is listed, with how much of it is attributed. No weights are read. --model
-    runs TARGET on --input, or on inputs made up for it, to compare its calls with those of the file. Exit code 1:
-    something was found.
+    runs TARGET on --input, or on inputs of the file's own sizes, to compare its calls with those of the file. Exit
+    code 1: something was found.
 
     \b
     Examples:
       hieronnx validate model.onnx --strict
       hieronnx validate model.onnx --baseline plain.onnx
       hieronnx validate model.onnx --fix
-      hieronnx validate model.onnx --model net.py:load_net --input 'x=float32[1,3,64,64]'
+      hieronnx validate model.onnx --model net.py:load_net
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.cli.loading import read_loading
     from hieronnx.cli.syntax import parse_threshold
@@ -89,7 +89,7 @@ def validate_command(
         loading = read_loading(target, given)
         require_file(model)  # before the model is loaded, which may take long
         with working(debug=context.obj) as report:
-            loaded = loading.load_with_inputs(report)
+            loaded = loading.load_for_file(model, report)
             report("comparing")
             result = validate(model, reference=loaded.model, args=loaded.args, kwargs=loaded.kwargs, **options)
     show(result, render_findings, as_json=as_json)

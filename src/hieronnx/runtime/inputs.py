@@ -85,6 +85,8 @@ def draw_feeds(
 ) -> list[Feeds]:
     """Draw inputs at random: normal floats, and 0 or 1 for all else, which is good for ids and masks alike.
 
+    The first in a row is 1: a mask that hides all that a position may see leaves it without a value to compare.
+
     Args:
         inputs: What the file must be given.
         count: How many times.
@@ -105,8 +107,12 @@ def draw_feeds(
                 f"the input '{item.name}' is of shape {shape}: none of more than {MOST_DRAWN:,} elements is drawn at "
                 "random; give the inputs"
             )
-        is_float = np.issubdtype(item.dtype, np.floating)
-        return np.asarray(random.standard_normal(shape) if is_float else random.integers(0, 2, shape), item.dtype)
+        if np.issubdtype(item.dtype, np.floating):
+            return np.asarray(random.standard_normal(shape), item.dtype)
+        drawn = random.integers(0, 2, shape)
+        if shape and shape[-1] > 1:
+            drawn[..., 0] = 1
+        return np.asarray(drawn, item.dtype)
 
     return [{item.name: draw(item) for item in inputs} for _ in range(count)]
 

@@ -24,6 +24,8 @@ from hieronnx.runtime.unrounded import MADE, undo_rounding
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _ROUNDING = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8, TensorProto.FLOAT: 2.0**-24}
 """Half a unit in the last place of a number of each type, as a part of it at most."""
+_SMALL_STEP = 2.0**-4
+"""From one number to the next that a type has, where a whole number is hardly one by chance."""
 _UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear"})
 """They stay where rounding is undone: they make floats of weights, and the steps that activations had."""
 
@@ -103,7 +105,23 @@ class _Moving:
         part = _ROUNDING[int(node.name.removeprefix(_WIDENED).split()[0])]
         yield node
         yield _draw(node.output[0], random, 1 - part, 1 + part, self._count)
-        yield helper.make_node("Mul", [node.output[0], random], [output])
+        moved = self._name()
+        yield helper.make_node("Mul", [node.output[0], random], [moved])
+        yield from self._keep_whole(node.output[0], moved, output, _SMALL_STEP / (2 * part))
+
+    def _keep_whole(self, name: str, moved: str, output: str, limit: float) -> Iterator[onnx.NodeProto]:
+        """Yield what keeps whole numbers below a limit: hardly any other is rounded to them, and they may be exponents.
+
+        A negative number to the power of 2.0004 is none.
+        """
+        whole, is_whole, size, most, is_small, is_kept = (self._name() for _ in range(6))
+        yield helper.make_node("Round", [name], [whole])
+        yield helper.make_node("Equal", [name, whole], [is_whole])
+        yield helper.make_node("Abs", [name], [size])
+        yield helper.make_node("Constant", [], [most], value_float=limit)
+        yield helper.make_node("Less", [size, most], [is_small])
+        yield helper.make_node("And", [is_whole, is_small], [is_kept])
+        yield helper.make_node("Where", [is_kept, name, moved], [output])
 
     def _move_dequantized(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield what adds up to half a step to each number; the steps are what ones stand for."""

@@ -18,7 +18,7 @@ from benchmarks.anonymize import anonymize
 import hieronnx
 from hieronnx import HieronnxError, load
 from hieronnx.files.opening import sidecar_path
-from hieronnx.hierarchy.records import BoundTensor, CallId
+from hieronnx.hierarchy.records import ROOT, BoundTensor, CallId
 from hieronnx.runtime.inputs import draw_feeds, read_inputs
 from hieronnx.tools.carry import CarryResult, carry
 from hieronnx.tools.carry.carrying import transfer
@@ -312,6 +312,15 @@ def test_a_file_with_other_names_is_not_refused(tool: str, tmp_path: Path) -> No
     onnx.save(anonymize(onnx.load(made)), tmp_path / "renamed.onnx")
     result = carry(source, tmp_path / "renamed.onnx", output=tmp_path / "out.onnx")
     assert result.hierarchy.coverage() > 0.5
+
+
+def test_what_ran_somewhere_in_the_model_does_not_count_as_known(tmp_path: Path) -> None:
+    source, made = optimized("convnext", "torchscript", "ort-extended")
+    onnx.save(anonymize(onnx.load(made)), tmp_path / "renamed.onnx")
+    hierarchy = carry(source, tmp_path / "renamed.onnx").hierarchy
+    at_root = [node for node in hierarchy.nodes if node.scope == ROOT]
+    assert {node.evidence for node in at_root if node.origins == (ROOT,)} <= {"captured", "root"}
+    assert 0.5 < hierarchy.coverage() < 1
 
 
 def test_an_original_without_a_hierarchy_is_refused(tmp_path: Path) -> None:

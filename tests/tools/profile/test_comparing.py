@@ -68,6 +68,17 @@ def test_too_few_runs_say_nothing() -> None:
     for interleaved in (True, False):
         compared = compare_profiles(Summary("x", 100, few), Summary("y", 200, slow), interleaved=interleaved)
         assert not compared.changed
+        assert not compared.conclusive
+
+
+def test_a_change_is_what_its_neighbours_show() -> None:
+    random = np.random.default_rng(9)
+    shared = np.ones(SESSIONS * RUNS)
+    before, after = ({"m": (us, make_noise("bursts", random, 0.0, shared))} for us in (100.0, 300.0))
+    comparison = compare_profiles(summarize(before), summarize(after), interleaved=True)
+    (change,) = comparison.changed
+    assert change.percent == pytest.approx(100 * (change.after_us / change.before_us - 1))
+    assert comparison.conclusive
 
 
 # -- real runs --------------------------------------------------------------------------------------------
@@ -113,6 +124,9 @@ def test_a_saved_profile_and_a_limit_for_ci(stacks: tuple[Path, Path], tmp_path:
     (tmp_path / "bad.json").write_text("{}")
     bad = run("profile", plain, "--against", tmp_path / "bad.json")
     assert bad.exit_code == 2
+    few = run("profile", doubled, "--against", plain, "--runs", 2, "--fail-above", "10%", "--no-roofline")
+    assert few.exit_code == 2
+    assert "too few runs to tell" in few.stdout
     missing = run("profile", plain, "--fail-above", "10%")
     assert missing.exit_code == 2
     assert "--against" in missing.stderr

@@ -19,8 +19,8 @@ class CallChange(Result):
         after_us: its time in this one; None where this has no such call.
         before_spread_us: as in `CallTime`.
         after_spread_us: as in `CallTime`.
-        percent: by how much it is slower, or faster if less than 0: the middle of the pairs of runs.
-        noise_percent: half of the pairs lie within so much of each other, to either side of that.
+        percent: by how much it is slower, or faster if less than 0: `after_us` beside `before_us`.
+        noise_percent: half of the pairs of runs lie within so much of each other, to either side of their middle.
         changed: whether it is more than noise.
     """
 
@@ -44,6 +44,7 @@ class ProfileComparison(Result):
         before_us: the time of the other.
         after_us: the time of this one.
         interleaved: whether the runs of both were taken in turns, so that what disturbs one disturbs both.
+        conclusive: whether there were runs enough to tell any change of a call from noise.
         changes: each call that one of them has.
     """
 
@@ -53,6 +54,7 @@ class ProfileComparison(Result):
     before_us: float
     after_us: float
     interleaved: bool
+    conclusive: bool
     changes: tuple[CallChange, ...]
 
     @property

@@ -3,8 +3,8 @@
 What else a machine does comes and goes, and adds time to whatever runs then. So runs of both are taken in turns, each
 a few in a row with those of the other a pair, of which the least times count. Nothing is assumed of the noise but that
 it does not favour one of them: then either is the slower one of a pair as often. A call has changed if chance gives
-such pairs less than once in a hundred profiles, if all sessions agree, and if both the middle of the pairs and the
-least times of all, which noise only adds to, say so. Runs of another time have no pairs: they are ranked.
+such pairs less than once in a hundred profiles, if all sessions agree, and if the middle of the pairs, the medians and
+the least times of all, which noise only adds to, say so. Runs of another time have no pairs: they are ranked.
 """
 
 from __future__ import annotations
@@ -111,7 +111,18 @@ def compare_profiles(before: Summary, after: Summary, *, interleaved: bool) -> P
     changes = [
         _compare_call(call, before.calls.get(call), after.calls.get(call), chance, interleaved) for call in calls
     ]
-    return ProfileComparison(before.name, before.total_us, after.total_us, interleaved, tuple(changes))
+    common = [(before.calls[call], after.calls[call]) for call in calls if call in before.calls and call in after.calls]
+    conclusive = any(_can_tell(len(a.samples_us), len(b.samples_us), chance, interleaved) for a, b in common)
+    return ProfileComparison(
+        before.name, before.total_us, after.total_us, interleaved, conclusive or not common, tuple(changes)
+    )
+
+
+def _can_tell(runs_before: int, runs_after: int, chance: float, interleaved: bool) -> bool:
+    """Say whether so many runs can tell a change from noise, if all of them agree."""
+    if interleaved:
+        return _tell_by_pairs(np.ones(min(runs_before, runs_after) // _IN_A_ROW)) <= chance
+    return _tell_by_ranks(np.zeros(runs_before), np.ones(runs_after)) <= chance
 
 
 def _compare_call(
@@ -157,9 +168,11 @@ def _judge(
     floor = float(np.median(_take_logs(after.floor_us)) - np.median(_take_logs(before.floor_us)))
     resolution = _RESOLUTION_US * max(before.kernels, after.kernels) ** 0.5
     apart = abs(float(np.median(after.floor_us) - np.median(before.floor_us)))
-    agree = middle * floor > 0 and min(abs(middle), abs(floor)) > least and apart > resolution
+    shown = float(np.subtract(*_take_logs((after.total_us, before.total_us))))
+    told = (middle, floor, shown)
+    agree = len(set(np.sign(told))) == 1 and min(map(abs, told)) > least and apart > resolution
     low, high = np.quantile(ratios, (0.25, 0.75))
-    return 100 * float(np.expm1(middle)), 100 * float(high - low) / 2, bool(likely and agree)
+    return 100 * float(np.expm1(shown)), 100 * float(high - low) / 2, bool(likely and agree)
 
 
 def _take_logs(times: Sequence[float] | _Samples) -> _Samples:

@@ -125,8 +125,8 @@ class SampleRun:
         lost += [name for t, name in self._boundaries.received[call].items() if t not in self._boundaries.known]
         below = set(self._hierarchy.tree.below(call))
         nodes = self._list_nodes(index for index in piece.nodes if index not in self._sizes)
-        others = (node for node in nodes if below.isdisjoint((node.scope, *node.origins)))
-        other = next((node for node in others if node.op_type not in _NO_WORK), None) if lost else None
+        others = (node for node in nodes if _works_for_others(node, below) and node.op_type not in _NO_WORK)
+        other = next(others, None) if lost else None
         if other is None:
             return ""
         return f"the file does not have its argument '{lost[0]}': '{str(other.scope) or 'the root'}' comes with it"
@@ -218,6 +218,16 @@ class SampleRun:
 
     def _list_nodes(self, indices: Iterable[int]) -> list[Node]:
         return [node for index in indices if (node := self._seen.nodes[index]) is not None]
+
+
+def _works_for_others(node: Node, calls: Collection[CallId]) -> bool:
+    """Say whether a node does work that is not of these calls: all of it, or a part where a tool made one of several.
+
+    Where the exporter wrote the same work of several calls once, it is each one's.
+    """
+    if node.evidence == "carried":
+        return node.scope not in calls
+    return not any(call in calls for call in (node.scope, *node.origins))
 
 
 def _combine(noise: Noise | None, more: Noise | None) -> Noise | None:

@@ -90,7 +90,9 @@ class FileReference:
         Raises:
             HieronnxError: If it cannot be run on that.
         """
-        values: dict[Hashable, Array] = {("", name): array for name, array in sample.feeds.items()}
+        types = {item.name: item.dtype for item in self._runner.inputs}  # it may take others than a file in half floats
+        feeds = {name: np.asarray(array, types.get(name)) for name, array in sample.feeds.items()}
+        values: dict[Hashable, Array] = {("", name): array for name, array in feeds.items()}
         wanted = {
             (bound.graph, bound.tensor)
             for call in self._hierarchy.calls
@@ -100,7 +102,7 @@ class FileReference:
         def visit(graph: str, name: str, array: Array) -> None:
             values.setdefault((graph, name), np.array(array))
 
-        self._runner.run_exposed(sample.feeds, visit, wanted=lambda graph, name: (graph, name) in wanted)
+        self._runner.run_exposed(feeds, visit, wanted=lambda graph, name: (graph, name) in wanted)
 
         def name_all(bound: tuple[BoundTensor, ...] | None) -> dict[str, Hashable]:
             keys = {item.name: (item.graph, item.tensor) for item in bound or ()}

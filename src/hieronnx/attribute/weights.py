@@ -91,6 +91,7 @@ class Weights:
         unknown: The weights of the file that the model does not have, whatever their shape.
         rounded: Whether there are weights in 8 bits or fewer.
         unmatched: The first calls of modules with parameters of which the file has none.
+        owners: How many modules have parameters that can be told from others.
         block: How many channels are in a block, where the file has filters in blocks.
     """
 
@@ -99,7 +100,13 @@ class Weights:
     unknown: tuple[int, ...]
     rounded: bool
     unmatched: tuple[CallId, ...]
+    owners: int
     block: int
+
+    @property
+    def known(self) -> float:
+        """The share of the model's modules with parameters of which the file has some."""
+        return 1 - len(self.unmatched) / self.owners if self.owners else 0.0
 
 
 def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: ModuleTable) -> Weights:
@@ -126,12 +133,14 @@ def compare_weights(opened: OpenedModel, model: nn.Module, view: View, table: Mo
         elif array.ndim > 1 and (is_distinctive(array) or parameters.would_find_rounded(array)):
             unknown.append(tensor)
     large = (tensor for tensor in contents.tensors.values() if tensor.size >= _MANY and len(tensor.shape) > 1)
+    unmatched, owners = _find_unmatched(held.values(), parameters, table)
     return Weights(
         held=held,
         agreement=_measure_agreement(contents, held, unknown, parameters),
         unknown=tuple(unknown),
         rounded=any(tensor.dtype.is_integer() and tensor.dtype.itemsize <= 1 for tensor in large),
-        unmatched=_find_unmatched(held.values(), parameters, table),
+        unmatched=unmatched,
+        owners=owners,
         block=block,
     )
 
@@ -173,13 +182,16 @@ def _to_array(tensor: Tensor) -> Array | None:
     return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
 
 
-def _find_unmatched(held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable) -> tuple[CallId, ...]:
-    """Return the modules with parameters of which the file has none."""
+def _find_unmatched(
+    held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable
+) -> tuple[tuple[CallId, ...], int]:
+    """Return the modules with parameters of which the file has none, and how many have parameters."""
     in_file = {name for holding in held for name in holding.parameters}
     pairs = zip(parameters.names, parameters.arrays, strict=True)
     distinctive = [name for names, array in pairs if is_distinctive(array) for name in names]
-    unmatched = set(table.owners(distinctive)).difference(table.owners(n for n in distinctive if n in in_file))
-    return tuple(CallId(module, 0) for module in table.parents if module in unmatched)
+    owners = set(table.owners(distinctive))
+    unmatched = owners.difference(table.owners(n for n in distinctive if n in in_file))
+    return tuple(CallId(module, 0) for module in table.parents if module in unmatched), len(owners)
 
 
 def _measure_agreement(

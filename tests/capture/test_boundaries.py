@@ -405,6 +405,34 @@ def test_tensors_inside_objects_with_slots_are_found(exporter: str, tmp_path: Pa
     assert [item.name for item in call.returned or ()] == ["first", "others.0"]
 
 
+class Sliced(nn.Module):
+    """Hands over all of a tensor, as a slice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(x)[:, slice(0, None), :])
+
+
+@pytest.mark.parametrize("exporter", BOTH)
+def test_a_slice_of_all_is_seen_through_where_sizes_are_dynamic(exporter: str, tmp_path: Path) -> None:
+    """The exporter writes what a slice of each axis is of as numbers, not as tensors."""
+    options: dict[str, Any] = {"input_names": ["x"], "dynamic_axes": {"x": {0: "batch", 1: "length"}}}
+    if exporter == "dynamo":
+        options = {"dynamic_shapes": {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("length")}}}
+    x = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+    with quiet():
+        result = hieronnx.export(Sliced().eval(), (x,), tmp_path / "model.onnx", exporter=exporter, **options)
+    (inner,), (head,) = (
+        [call for call in result.hierarchy.calls if call.id.module == name] for name in ("inner", "head")
+    )
+    assert inner.returned is not None
+    assert head.received is not None
+    assert head.received[0].tensor == inner.returned[0].tensor is not None
+
+
 class TakesSize(nn.Module):
     """Takes a size and gives one."""
 

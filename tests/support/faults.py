@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ def find_faults(model: onnx.ModelProto) -> Iterator[Fault]:
         for name in node.input:
             readers[name].append(index)
     constants = {n.output[0]: n for n in graph.node if n.op_type == "Constant" and n.attribute[0].name == "value"}
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    types = {value.name: value.type.tensor_type.elem_type for value in (*inferred.value_info, *inferred.output)}
     for index, node in enumerate(graph.node):
         for name in node.input:
             tensor = initializers.get(name)
@@ -42,6 +45,9 @@ def find_faults(model: onnx.ModelProto) -> Iterator[Fault]:
             if scalar is not None and readers[name] == [index] and scalar.data_type in FLOATS:
                 yield from _alter_scalar(index, node, name, scalar)
         yield from _alter_node(index, node, initializers, constants)
+        is_single = types.get(node.output[0]) == TensorProto.FLOAT  # what is coarse already is not made wrong by it
+        if node.op_type in ("MatMul", "Gemm", "Conv", "LayerNormalization") and is_single:
+            yield Fault("half", index, partial(_round_to_half, index=index))
 
 
 def _alter_weight(index: int, tensor: onnx.TensorProto) -> Iterator[Fault]:
@@ -87,8 +93,6 @@ def _alter_node(index: int, node: onnx.NodeProto, initializers: Any, constants: 
         yield Fault("gelu", index, lambda model: _approximate_erf(model, index))
     if node.op_type == "Add" and not any(name in initializers or name in constants for name in node.input):
         yield Fault("residual", index, lambda model: _repeat_operand(model, index))
-    if node.op_type in ("MatMul", "Gemm", "Conv", "LayerNormalization"):
-        yield Fault("half", index, lambda model: _round_to_half(model, index))
 
 
 def _set(model: onnx.ModelProto, name: str, alter: Callable[..., Any]) -> None:

@@ -89,7 +89,7 @@ class Values:
         """Number the output of a node that copies, casts or holds a value, if that can be seen through."""
         output = node.outputs[0]
         if node.op == "Constant":
-            content = node.attribute("value")
+            content = _read_constant(node)
             self.number[output] = self._interner["constant", content]
             self._keep_content(output, content)
             return content is not None
@@ -166,6 +166,21 @@ class Values:
             if node.inputs and node.outputs and NO_TENSOR not in (node.inputs[0], node.outputs[0]):
                 copies.add(node)
         return [copies.same.get(number, number) for number in self.number]
+
+
+_NUMBERS = {"INT": ir.DataType.INT64, "INTS": ir.DataType.INT64, "FLOAT": ir.DataType.FLOAT, "FLOATS": ir.DataType.FLOAT}
+
+
+def _read_constant(node: ViewNode) -> Hashable:
+    """Return what a Constant holds as a tensor, also where it has numbers for an attribute; None for anything else."""
+    for name, value in node.attributes:
+        if name == "value":
+            return value
+        if isinstance(value, tuple) and len(value) == 2 and value[0] in _NUMBERS:
+            dtype = _NUMBERS[value[0]]
+            array = np.array(value[1], dtype.numpy())
+            return dtype, array.shape, array.tobytes()
+    return None
 
 
 class _Copies:

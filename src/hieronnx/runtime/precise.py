@@ -32,8 +32,12 @@ _UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear"})
 
 def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
-    wide = _widen(model) if any(kind in _HALF for kind in _list_types(model)) else model
-    return undo_rounding(wide)
+    return undo_rounding(_widen(model) if _has_half(model) else model)
+
+
+def is_coarse(model: onnx.ModelProto) -> bool:
+    """Say whether a model computes with less than single precision anywhere."""
+    return _has_half(model) or bool(find_quantized(model))
 
 
 def find_quantized(model: onnx.ModelProto) -> frozenset[str]:
@@ -156,6 +160,10 @@ def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.No
 
 _WIDENED = "hieronnx widened "
 _SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def _has_half(model: onnx.ModelProto) -> bool:
+    return any(kind in _HALF for kind in _list_types(model))
 
 
 def _list_types(model: onnx.ModelProto) -> Iterator[int]:

@@ -28,6 +28,7 @@ from hieronnx.files.weights import Span
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
 from hieronnx.runtime.inputs import FileInput, describe_inputs
+from hieronnx.runtime.precise import is_coarse
 from hieronnx.runtime.unrounded import has_rounding, undo_rounding
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -71,6 +72,11 @@ class Runner:
     def has_rounding(self) -> bool:
         """Whether it computes with numbers in few bits."""
         return has_rounding(self._model)
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it computes with less than single precision anywhere."""
+        return is_coarse(self._model)
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the file once; return the tensors named, by default its outputs."""

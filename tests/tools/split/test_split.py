@@ -167,7 +167,7 @@ def test_dynamic_axes_stay_dynamic(tmp_path: Path) -> None:
     assert cut.bytes is None
     sized = hieronnx.split(whole, at="encoder.layer.1", into=tmp_path / "s", dims={"batch": 2, "sequence": 8}).cuts[0]
     assert sized.bytes == sum(item.bytes for item in sized.tensors) > 0
-    with pytest.raises(InputError, match="--dim batch=1 --dim sequence=1"):
+    with pytest.raises(InputError, match="--dim batch=SIZE --dim sequence=SIZE"):
         hieronnx.split(whole, stages=2, into=tmp_path / "s")
 
 

@@ -17,7 +17,7 @@ import hieronnx
 from hieronnx.hierarchy.records import CallId
 from support.dynamic import export_dynamic
 from support.exports import Exported, exported, feeds_of, quiet
-from support.faults import draw_faults
+from support.faults import draw_faults, find_faults
 from support.zoo import CASES
 
 UNSEEN = {"scripted_root"}  # its modules are not called from Python: there is no run to compare with
@@ -110,8 +110,16 @@ def check_right_against_file(name: str, exporter: str, kind: str, folder: Path) 
         assert result.passed, [(str(c.id), c.introduced, c.noise, c.excess) for c in result.culprits]
 
 
-@pytest.mark.parametrize("kind", ["dynamic", "ort-extended"])
-@pytest.mark.parametrize(("name", "exporter"), [("llama", "dynamo"), ("bert", "torchscript")])
+@pytest.mark.parametrize("kind", ["dynamic", "ort-extended", "fp16"])
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [
+        ("llama", "dynamo"),
+        ("bert", "torchscript"),
+        ("conv_batch_norm_residual", "torchscript"),  # takes floats
+        ("half_inputs", "torchscript"),  # is in half precision itself
+    ],
+)
 def test_nobody_is_blamed_beside_the_float_file(name: str, exporter: str, kind: str, tmp_path: Path) -> None:
     check_right_against_file(name, exporter, kind, tmp_path)
 
@@ -176,6 +184,35 @@ def test_whoever_is_altered_is_blamed(name: str, exporter: str, kind: str, tmp_p
     seen, missed = check_faults(name, exporter, kind, tmp_path, 4)
     assert seen
     assert not missed
+
+
+def test_nobody_is_blamed_for_inputs_that_were_made_up(tmp_path: Path) -> None:
+    """A position that a mask leaves nothing to see has no value that two precisions agree on."""
+    source = exported("llama", "dynamo").result.path
+    made = hieronnx.quantize(source, output=tmp_path / "half.onnx", tool="fp16")
+    assert hieronnx.verify(made.path, source, samples=4).passed
+
+
+def test_a_fault_is_found_where_most_weights_are_in_modules_that_the_model_does_not_tell_of(tmp_path: Path) -> None:
+    case = exported("unregistered_module", "dynamo")
+    model = onnx.load(case.result.path)
+    for fault in draw_faults(model, 3, "unregistered_module dynamo plain"):
+        fault.plant(model)
+    onnx.save(model, tmp_path / "altered.onnx")
+    assert verify(case, tmp_path / "altered.onnx").culprits
+
+
+def test_a_call_whose_work_is_one_with_that_of_another_is_not_compared_alone(tmp_path: Path) -> None:
+    """ONNX Runtime makes one of the root's scale and the product; what is left of the call would tell of both."""
+    case = exported("t5", "torchscript")
+    model = onnx.load(case.result.path)
+    (index,) = (n for n, node in enumerate(model.graph.node) if node.name == "/lm_head/MatMul")
+    next(f for f in find_faults(model) if (f.kind, f.node) == ("half", index)).plant(model)
+    onnx.save(model, tmp_path / "altered.onnx")
+    hieronnx.optimize(tmp_path / "altered.onnx", output=tmp_path / "made.onnx", tool="ort-extended")
+    result = verify(case, tmp_path / "made.onnx")
+    assert [culprit.module for culprit in result.culprits] == [""]
+    assert "lm_head" in {call.module for call in result.skipped if call.live}
 
 
 @pytest.mark.parametrize(("altered", "blamed"), [("first/out", "first.out"), ("first/qkv", "first")])

@@ -51,8 +51,8 @@ def _count_multiply_adds(timeline: Timeline, dims: Mapping[str, int], notes: lis
     named = sorted(name for name in list_axes(source.opened.model) if name not in dims)
     if named and not all(isinstance(item, int) for item in counts):
         raise InputError(
-            "the multiply-adds depend on dynamic axes; give their sizes, as in "
-            + " ".join(f"--dim {name}=1" for name in named)
+            "the multiply-adds depend on dynamic axes; give their sizes: "
+            + " ".join(f"--dim {name}=SIZE" for name in named)
         )
     if unknown := sum(not isinstance(item, int) for item in counts):
         notes.append(f"the multiply-adds of {count(unknown, 'node')} are not known, and count as none")

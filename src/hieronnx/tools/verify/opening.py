@@ -73,8 +73,10 @@ def _carry(before: OpenedModel, after: OpenedModel) -> Hierarchy:
 
 
 @contextmanager
-def open_reference(opened: OpenedModel, reference: nn.Module | ModelLike, *, float64: bool) -> Iterator[HeldTo]:
-    """Open what a model is held to.
+def open_reference(
+    opened: OpenedModel, reference: nn.Module | ModelLike, *, float64: bool, buffer: int
+) -> Iterator[HeldTo]:
+    """Open what a model is held to; a file may have so many bytes of tensors in memory at once.
 
     Raises:
         MismatchError: If it has other calls.
@@ -86,7 +88,7 @@ def open_reference(opened: OpenedModel, reference: nn.Module | ModelLike, *, flo
             calls = other.hierarchy if other.hierarchy is not None else _carry(opened, other)
             _check_calls(opened.name, hierarchy, {call.id.module: "" for call in calls.calls}, other.name)
             with open_runner(other, threads=0) as runner:
-                yield HeldTo(other.name, FileReference(runner, calls), opened=other)
+                yield HeldTo(other.name, FileReference(runner, calls, buffer=buffer), opened=other)
         return
     require("torch", "torch")
     from torch import nn

@@ -12,8 +12,9 @@ from hieronnx.errors import InputError, describe_error
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.runtime.sessions import Runner
-from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues
+from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, find_boundaries
 from hieronnx.tools.verify.judging import Noise
+from hieronnx.tools.verify.observing import Observation
 
 if TYPE_CHECKING:
     from torch import nn
@@ -81,8 +82,8 @@ class TorchReference:
 class FileReference:
     """Another ONNX file of the same calls."""
 
-    def __init__(self, runner: Runner, hierarchy: Hierarchy) -> None:
-        self._runner, self._hierarchy = runner, hierarchy
+    def __init__(self, runner: Runner, hierarchy: Hierarchy, *, buffer: int) -> None:
+        self._runner, self._hierarchy, self._buffer = runner, hierarchy, buffer
 
     def run(self, sample: Sample) -> ReferenceValues:
         """Run the file on a sample.
@@ -90,8 +91,7 @@ class FileReference:
         Raises:
             HieronnxError: If it cannot be run on that.
         """
-        types = {item.name: item.dtype for item in self._runner.inputs}  # it may take others than a file in half floats
-        feeds = {name: np.asarray(array, types.get(name)) for name, array in sample.feeds.items()}
+        feeds = self._fit(sample)
         values: dict[Hashable, Array] = {("", name): array for name, array in feeds.items()}
         wanted = {
             (bound.graph, bound.tensor)
@@ -111,6 +111,30 @@ class FileReference:
         calls = {c.id: Exchanged(name_all(c.received), name_all(c.returned)) for c in self._hierarchy.calls}
         return ReferenceValues(calls, values)
 
+    def _fit(self, sample: Sample) -> dict[str, Array]:
+        """Return the inputs in the types that this file takes: one of the two may take half floats."""
+        types = {item.name: item.dtype for item in self._runner.inputs}
+        return {name: np.asarray(array, types.get(name)) for name, array in sample.feeds.items()}
+
     def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
-        """Return nothing: ONNX Runtime has few kernels in double precision."""
-        return {}
+        """Measure what its own format does, where that is a coarse one.
+
+        Of single floats it does not: ONNX Runtime has few kernels in double precision.
+        """
+        if not self._runner.is_coarse:
+            return {}
+        feeds, values = self._fit(sample), self.run(sample)
+        flat = self._runner.flatten(feeds)
+        own = find_boundaries(self._hierarchy, flat, values, lambda _call: "")
+        seen = Observation(self._runner, self._hierarchy, flat, own, values.values, feeds, buffer=self._buffer)
+        seen.run()
+        made = {call: own.returned[call] for call in calls if call in own.returned}
+        known = [tensor for tensor in own.known if tensor in seen.graph.producers]
+        slices = [seen.cut_call(call, list(places)) for call, places in made.items()]
+        found = seen.measure_noise([*slices, *map(seen.cut_segment, known)], singles=False)
+        table: dict[Hashable, Noise] = {}
+        for (call, places), noise in zip(made.items(), found, strict=False):
+            table.update(((call, places[tensor]), item) for tensor, item in noise.items())
+        for tensor, noise in zip(known, found[len(made) :], strict=True):
+            table.update((own.known[tensor], item) for item in noise.values())
+        return table

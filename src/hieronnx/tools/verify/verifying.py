@@ -109,7 +109,8 @@ def verify(
         _refuse_random(hierarchy, opened.name)
         chosen = _choose(hierarchy, module)
         run = open_runner(opened, threads=0, providers=find_providers(providers))
-        with run as runner, open_reference(opened, reference, float64=float64) as held_to:
+        held = open_reference(opened, reference, float64=float64, buffer=memory_limit)
+        with run as runner, held as held_to:
             report("making inputs")
             if held_to.model is not None:
                 drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)
@@ -138,7 +139,8 @@ def measure_calls(model: ModelLike, reference: ModelLike, inputs: Inputs) -> Ver
         hierarchy = require_hierarchy(opened.hierarchy, opened.path, opened.model)
         _refuse_random(hierarchy, opened.name)
         chosen = _choose(hierarchy, None)
-        with open_runner(opened, threads=0) as runner, open_reference(opened, reference, float64=False) as held_to:
+        held = open_reference(opened, reference, float64=False, buffer=_BUFFER)
+        with open_runner(opened, threads=0) as runner, held as held_to:
             drawn = make_file_samples(runner, inputs, 1)
             errors = _run_samples(
                 runner, hierarchy, held_to.reference, drawn, chosen, _BUFFER, lambda _stage: None, judged=False

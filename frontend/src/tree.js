@@ -48,7 +48,7 @@ export class Tree {
       h("span", { class: "what" }, h("span", { class: "twist", "aria-hidden": "true" }, leaf ? "" : "▸"), h("span", { class: "name" }, h("b", {}, clean(item.class, 80)), " ", h("span", { class: "dim" }, clean(item.name ?? "", 80))), ...marks),
       this.number(item.nodes, model.calls[0].nodes, String(item.nodes)),
       this.number(item.parameters ?? 0, model.calls[0].parameters ?? 0, short(item.parameters)),
-      this.number(work[0], model.calls[0].work[0], (work[2] ? "≥ " : "") + short(work[0]), work[1] ?? undefined));
+      this.number(work[0], model.calls[0].work[0], `${work[2] ? "≥ " : ""}${short(work[0])}${work[1] === null ? "" : "×…"}`, work[1] ?? undefined));
     row.style.setProperty("--level", String(level - 1));
     if (times) row.append(this.number(times[call]?.[0] ?? 0, times[0]?.[1] ?? 0, times[call] ? time(times[call][0]) : ""), this.number(times[call]?.[1] ?? 0, times[0]?.[1] ?? 0, times[call] ? time(times[call][1]) : ""));
     if (errors) for (const which of [0, 1]) row.append(this.number(errors[call] ? errorStep(/** @type {number | null} */ (errors[call][which])) : 0, 5, errors[call] ? (/** @type {number | null} */ (errors[call][which])?.toExponential(1) ?? "∞") : ""));
@@ -148,7 +148,7 @@ export class Tree {
 const TITLES = /** @type {Record<string, string>} */ ({
   nodes: "ONNX nodes of the call and all below it",
   params: "Parameters of the module and all below it",
-  MACs: "Multiply-adds; a formula of dynamic axes shows when pointed at",
+  MACs: "Multiply-adds; ×… : times dynamic axes, the formula shows when pointed at",
   own: "Time of its own kernels",
   time: "Time with all calls below it",
   introduced: "Relative error that the call itself makes",

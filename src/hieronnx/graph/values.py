@@ -168,7 +168,12 @@ class Values:
         return [copies.same.get(number, number) for number in self.number]
 
 
-_NUMBERS = {"INT": ir.DataType.INT64, "INTS": ir.DataType.INT64, "FLOAT": ir.DataType.FLOAT, "FLOATS": ir.DataType.FLOAT}
+_NUMBERS = {
+    "INT": ir.DataType.INT64,
+    "INTS": ir.DataType.INT64,
+    "FLOAT": ir.DataType.FLOAT,
+    "FLOATS": ir.DataType.FLOAT,
+}
 
 
 def _read_constant(node: ViewNode) -> Hashable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from selenium.webdriver.common.keys import Keys
 import hieronnx
 from support.annotated import annotated
 from support.browser import Page
+from support.dynamic import export_dynamic
 from support.exports import exported
 
 ATTENTION = "/BertModel/BertEncoder/BertLayer.1/BertAttention/BertSelfAttention"
@@ -45,6 +47,14 @@ def test_the_tree_has_the_calls_with_their_counts(page: Page) -> None:
     assert root.find_elements(By.CSS_SELECTOR, ".num")[0].text == str(len(hierarchy.nodes))
     parameters = hierarchy.modules["pooler"].parameter_count
     assert page.row("pooler").find_elements(By.CSS_SELECTOR, ".num")[1].text == f"{parameters / 1000:.2f}k"
+
+
+def test_multiply_adds_of_dynamic_axes_are_marked_and_their_formula_is_shown(browser: Page, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    export_dynamic("bert", "dynamo", path)
+    cell = browser.show(tmp_path, onnx.load(path)).row("pooler").find_elements(By.CSS_SELECTOR, ".num")[2]
+    assert cell.text.endswith("×…")
+    assert re.fullmatch(r"[\d,]+ × \w+", cell.get_attribute("title"))
 
 
 def test_rows_expand_and_fold_with_the_mouse(page: Page) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ class Additive:
         left = math.fsum(value for name, value in self.noise.items() if name not in kept)
         return 30 - 10 * math.log10(left) if left else math.inf
 
-    def search(self, target: float) -> Search:
+    def search(self, target: float, patience: int = 1) -> Search:
         budget = default_budget(len(self.noise), DEPTH)
-        search = Search(Target("snr", target), self.units, budget, self.measure)
+        search = Search(Target("snr", target), self.units, budget, self.measure, patience=patience)
         search.run(self.measure(()))
         return search
 
@@ -45,6 +46,16 @@ class Additive:
             met = [name for name in left if self.measure([*kept, name]) >= target]
             kept.append(min(met, key=self.costs.__getitem__) if met else max(left, key=self.noise.__getitem__))
         return 1 - sum(self.costs[name] for name in kept) / sum(self.costs.values())
+
+
+class Crossing(Additive):
+    """A model in which each border between what is in float and what is not adds noise, too."""
+
+    def measure(self, kept: Sequence[str]) -> float:
+        inside = [name not in kept for name in self.noise]
+        borders = sum(before != after for before, after in pairwise(inside))
+        left = math.fsum(value for name, value in self.noise.items() if name not in kept) + 0.03 * borders
+        return 30 - 10 * math.log10(left) if left else math.inf
 
 
 def draw(seed: int, units: int = 25, wrong: float = 0.0) -> Additive:
@@ -63,6 +74,18 @@ def test_where_few_are_to_blame_no_less_is_in_8_bits_than_a_greedy_search_leaves
     best = max(trial.multiply_adds for trial in search.trials.values() if trial.met)
     assert best >= model.search_greedily(target) - 1e-9
     assert len(search.trials) <= 2 * math.sqrt(25) + DEPTH
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_little_is_in_8_bits_it_goes_on(seed: int) -> None:
+    noise = np.random.default_rng(seed).lognormal(0, 1, 25)
+    model = Crossing(noise / noise.sum(), [10] * 25, noise)
+    shares = []
+    for patience in (1, 4):
+        search = model.search(38.0, patience)
+        assert len(search.trials) <= search.allowed == patience * search.budget
+        shares.append(max(trial.multiply_adds for trial in search.trials.values() if trial.met))
+    assert shares[0] < shares[1] < 0.5
 
 
 @pytest.mark.parametrize("culprit", [0, 7, 24])

@@ -30,6 +30,8 @@ _NAMED = {"operators": "op"}
 """The options that have another name in the command."""
 _PROBED = 2
 """On how many samples modules run alone, for estimates; candidates run on all."""
+_PATIENCE = 4
+"""How many times as many candidates may be built by default while little is in 8 bits."""
 _DRAWN_NOTE = "the target was measured on random inputs, not on your data; --calibration takes real ones"
 
 
@@ -79,7 +81,8 @@ def quantize(
         target: What the quantized model must reach: `snr>=30` in decibels, `cosine>=0.999`, or `drop<=0.01` of the
             metric. As few modules as need be are kept in float for it, beside those excluded.
         metric: Takes a function that runs the model (inputs by name to outputs by name), and returns how good it is.
-        budget: For a target: how many candidates may be built; by default some for each level and module.
+        budget: For a target: how many candidates may be built; by default some for each level and module, and more
+            while what meets the target leaves less than half in 8 bits.
         favour: For a target: what is to be in 8 bits as far as possible.
         best: For a target that cannot be met: whether the best that was found is written.
         embed: Whether to write the hierarchy into the file as metadata.
@@ -206,11 +209,12 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
     measured = measure_calls(path, task.source, list(task.samples[:_PROBED]))
     units = Units.of(task.source, path, measured, dims)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    search = Search(task.target, units, task.budget or default_budget(len(units.all), depth), build, task.favour)
+    budget, patience = (default_budget(len(units.all), depth), _PATIENCE) if task.budget is None else (task.budget, 1)
+    search = Search(task.target, units, budget, build, task.favour, patience)
     chosen = search.run(task.judge.measure(path))
     trials = tuple(search.trials.values())
     return TargetSearch(
-        str(task.target), trials, chosen, len(task.samples), held_back=True, ended=len(trials) < search.budget
+        str(task.target), trials, chosen, len(task.samples), held_back=True, ended=len(trials) < search.allowed
     )
 
 

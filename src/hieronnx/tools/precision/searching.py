@@ -38,6 +38,7 @@ _SWEEPS = 20
 _LEAST, _WORST = 1e-9, 1e9
 _LIKELY = (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5)
 _UNLIKELY = (1.01, 1.02, 1.04, 1.07, 1.1, 1.15, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
+_LITTLE = 0.5
 _HALVES = (0.5, 0.75, 0.25, 0.875, 0.125)
 
 
@@ -50,6 +51,8 @@ class Search:
     budget: int
     build: Build
     favour: str = "multiply-adds"
+    patience: int = 1
+    """By how many times the budget may be exceeded as long as what meets the target leaves little in 8 bits."""
     trials: dict[Kept, Trial] = field(default_factory=dict)
 
     def run(self, whole: float) -> Trial | None:
@@ -69,8 +72,14 @@ class Search:
         met = (trial for trial in self.trials.values() if trial.met)
         return max(met, key=self._rank, default=None)
 
+    @property
+    def allowed(self) -> int:
+        """How many candidates may be measured, by what was found so far."""
+        best = self._best
+        return self.budget * (self.patience if best is not None and self._rank(best)[0] < _LITTLE else 1)
+
     def _needs_more(self) -> bool:
-        return not self.trials[frozenset()].met and len(self.trials) < self.budget
+        return not self.trials[frozenset()].met and len(self.trials) < self.allowed
 
     def _rank(self, trial: Trial) -> tuple[float, float, int]:
         shares = (trial.bytes, trial.multiply_adds) if self.favour == "bytes" else (trial.multiply_adds, trial.bytes)

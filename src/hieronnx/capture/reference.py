@@ -33,8 +33,7 @@ class ReferenceRun:
         calls: What each received and returned, by the numbers of the values.
         values: The values by their numbers, as they were when a call received or returned them.
         noise: How far rounding took what a call returned from what it would be, by the call and the place, for the
-            calls that were watched; by the number of the value alone from the nearest values that were received or
-            returned before it.
+            calls that were watched; by the number of the value alone from the nearest boundaries before it.
     """
 
     calls: Mapping[CallId, CallIO]
@@ -48,6 +47,7 @@ def run_reference(
     kwargs: Mapping[str, Any] | None = None,
     *,
     watched: Collection[CallId] | None = None,
+    boundaries: Collection[Hashable] = (),
     keep: bool = True,
 ) -> ReferenceRun:
     """Run the model once and keep what its calls exchange; inputs, buffers and torch's state stay untouched.
@@ -57,9 +57,10 @@ def run_reference(
         args: Its inputs by position.
         kwargs: Its inputs by keyword.
         watched: The calls of which the noise is wanted; None: of none, and nothing runs twice.
+        boundaries: The numbers of the values from which noise counts anew, as an earlier run gave them.
         keep: Whether the values are kept, or only the noise.
     """
-    recorder = _Recorder(model, watched, keep)
+    recorder = _Recorder(model, watched, boundaries, keep)
     run_calls(model, args, kwargs, recorder.run_call, recorder.exact or nullcontext())
     return ReferenceRun(recorder.io.calls, recorder.values, recorder.noise)
 
@@ -67,13 +68,15 @@ def run_reference(
 class _Recorder:
     """Keeps the values that calls exchange, each once however many calls it passes through."""
 
-    def __init__(self, model: nn.Module, watched: Collection[CallId] | None, keep: bool) -> None:
+    def __init__(
+        self, model: nn.Module, watched: Collection[CallId] | None, boundaries: Collection[Hashable], keep: bool
+    ) -> None:
         self.call_recorder = CallRecorder(model)
         self.io = IORecorder(self._number)
         self.values: dict[Hashable, Array] = {}
         self.noise: dict[Hashable, Noise] = {}
         self.exact = None if watched is None else ExactMode()
-        self._watched, self._keep = watched or (), keep
+        self._watched, self._boundaries, self._keep = watched or (), frozenset(boundaries), keep
         self._numbers = WeakIdKeyDictionary()
         self._count = 0
         self._last: list[Tensor] = []
@@ -120,7 +123,7 @@ class _Recorder:
         self._numbers[tensor] = number, version
         if self._keep:
             self.values[number] = np.array(array_of(tensor))  # a copy, for it may be written to
-        if self.exact is not None:
+        if self.exact is not None and number in self._boundaries:
             noise = self.exact.reset(tensor)
             if noise is not None:
                 self.noise[number] = noise

@@ -16,10 +16,11 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
     tree = hierarchy.tree
     blamed: dict[CallId, list[SegmentError]] = {}
     explained: set[Node] = set()
+    suspects = [(_find_suspect(hierarchy, segment, errors), segment) for segment in errors.segments.values()]
     # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame.
-    for segment in sorted(errors.segments.values(), key=lambda found: -tree.depth(found.owner)):
+    for call, segment in sorted(suspects, key=lambda item: -tree.depth(item[0])):
         if explained.isdisjoint(segment.nodes):
-            blamed.setdefault(_nearest_compared(hierarchy, segment.owner, errors), []).append(segment)
+            blamed.setdefault(call, []).append(segment)
         explained.update(segment.nodes)
     wrong = [call for call, found in errors.calls.items() if found.introduced.excess > 1]
     for call in sorted(wrong, key=tree.depth, reverse=True):
@@ -31,9 +32,20 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
     return tuple(_describe(hierarchy, call, blamed[call], errors) for call in ranked)
 
 
-def _nearest_compared(hierarchy: Hierarchy, owner: CallId, errors: SampleErrors) -> CallId:
-    """Return the lowest call at or above one that could be compared."""
-    return next((call for call in hierarchy.tree.ancestors(owner) if call in errors.calls), owner)
+def _find_suspect(hierarchy: Hierarchy, segment: SegmentError, errors: SampleErrors) -> CallId:
+    """Return the call that a wrong tensor is blamed on: the lowest that has all the nodes, of those that were compared.
+
+    Where a call below it makes the tensor, and is wrong on the reference's own inputs, it is that one.
+    """
+    tree, owner = hierarchy.tree, segment.owner
+    below = (call for call in tree.below(owner) if call in errors.calls and call != owner)
+    wrong = [call for call in below if _makes_wrong(errors.calls[call], segment)]
+    nearest = next((call for call in tree.ancestors(owner) if call in errors.calls), owner)
+    return max(wrong, key=tree.depth, default=nearest)
+
+
+def _makes_wrong(call: CallErrors, segment: SegmentError) -> bool:
+    return call.introduced.excess > 1 and segment.nodes[-1] in call.nodes
 
 
 def _rank(call: CallId, segments: Sequence[SegmentError], errors: SampleErrors) -> tuple[float, float]:

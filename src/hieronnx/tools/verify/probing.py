@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hieronnx.graph.operators import PASSTHROUGH_OPS, SIZE_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.operators import PASSTHROUGH_OPS, SIZE_JOINING_OPS, SIZE_OPS, SIZE_PICKING_OPS
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node
 from hieronnx.runtime.sessions import Array, Runner
@@ -24,6 +24,7 @@ from hieronnx.tools.verify.references import FileReference, Reference, Sample
 from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
 
 _NO_WORK = frozenset({"Constant", *PASSTHROUGH_OPS})
+_OF_SIZES = SIZE_PICKING_OPS | SIZE_JOINING_OPS
 
 
 @dataclass(slots=True)
@@ -133,12 +134,12 @@ class SampleRun:
 
     @cached_property
     def _sizes(self) -> set[int]:
-        """The nodes that take sizes of tensors and pick from these: whoever they are of, they do no work."""
+        """The nodes that take sizes of tensors and compute with these: whoever they are of, they do no work."""
         graph, sizes, made = self._seen.graph, set[int](), set[str]()
         for index, node in enumerate(graph.nodes):
             computed = [name for name in graph.reads[index] if not graph.is_held(name)]
-            picks = node.op_type in SIZE_PICKING_OPS and bool(computed) and made.issuperset(computed)
-            if picks or node.op_type in SIZE_OPS:
+            is_of_sizes = node.op_type in _OF_SIZES and bool(computed) and made.issuperset(computed)
+            if is_of_sizes or node.op_type in SIZE_OPS:
                 sizes.add(index)
                 made.update(node.output)
         return sizes
@@ -170,7 +171,7 @@ class SampleRun:
         if not suspicious or not measured:
             return
         wanted = [call for call, probe in calls.items() if any(error.is_suspicious for error in probe.errors)]
-        reference = self._reference.measure_noise(self._sample, wanted)
+        reference = self._reference.measure_noise(self._sample, wanted, self._boundaries.known.values())
         singles = isinstance(self._reference, FileReference)
         format_noise = self._seen.measure_noise([probe.piece for probe in suspicious], singles=singles)
         known = {id(probe): noise for probe, noise in zip(suspicious, format_noise, strict=True)}
@@ -202,9 +203,10 @@ class SampleRun:
     def _describe_segment(self, probe: _Probe, right: Collection[int]) -> SegmentError:
         """Describe nodes that give something wrong: what leads to a tensor that is right is right itself."""
         suspects = [index for index in probe.piece.nodes if index not in right] or probe.piece.nodes
-        nodes = self._list_nodes(suspects)
+        working = self._list_nodes(index for index in suspects if index not in self._sizes)
         (tensor,) = probe.piece.targets
-        return SegmentError(probe.worst, self._seen.accumulated[tensor], tuple(nodes), self._find_owner(nodes))
+        owner = self._find_owner(working or self._list_nodes(suspects))
+        return SegmentError(probe.worst, self._seen.accumulated[tensor], tuple(self._list_nodes(suspects)), owner)
 
     def _find_owner(self, nodes: list[Node]) -> CallId:
         """Return the lowest call that all nodes are in: of a merged node the copy that is nearest."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 NoiseTable: TypeAlias = Mapping[Hashable, Noise]
-"""The noise of the reference: by call and place, and by the key of a value since the nearest before it."""
+"""The noise of the reference: by call and place, and by the key of a value since the nearest that the file has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Reference(Protocol):
     def run(self, sample: Sample) -> ReferenceValues:
         """Run it on a sample; return what its calls exchanged."""
 
-    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
-        """Measure how far its own rounding takes what these calls return, and all that is exchanged."""
+    def measure_noise(self, sample: Sample, calls: Collection[CallId], known: Collection[Hashable]) -> NoiseTable:
+        """Measure how far its own rounding takes what these calls return, and each value that the file has."""
 
 
 class TorchReference:
@@ -70,13 +70,14 @@ class TorchReference:
         }
         return ReferenceValues(calls, run.values)
 
-    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
+    def measure_noise(self, sample: Sample, calls: Collection[CallId], known: Collection[Hashable]) -> NoiseTable:
         """Run it again in double precision beside its own; nothing where that is not wanted."""
         from hieronnx.capture.reference import run_reference
 
         if not self._float64:
             return {}
-        return run_reference(self._model, sample.args, sample.kwargs, watched=calls, keep=False).noise
+        run = run_reference(self._model, sample.args, sample.kwargs, watched=calls, boundaries=known, keep=False)
+        return run.noise
 
 
 class FileReference:
@@ -116,7 +117,7 @@ class FileReference:
         types = {item.name: item.dtype for item in self._runner.inputs}
         return {name: np.asarray(array, types.get(name)) for name, array in sample.feeds.items()}
 
-    def measure_noise(self, sample: Sample, calls: Collection[CallId]) -> NoiseTable:
+    def measure_noise(self, sample: Sample, calls: Collection[CallId], known: Collection[Hashable]) -> NoiseTable:
         """Measure what its own format does, where that is a coarse one.
 
         Of single floats it does not: ONNX Runtime has few kernels in double precision.
@@ -128,13 +129,15 @@ class FileReference:
         own = find_boundaries(self._hierarchy, flat, values, lambda _call: "")
         seen = Observation(self._runner, self._hierarchy, flat, own, values.values, feeds, buffer=self._buffer)
         seen.run()
+        shared = set(known)
+        own.known = {tensor: key for tensor, key in own.known.items() if key in shared}
         made = {call: own.returned[call] for call in calls if call in own.returned}
-        known = [tensor for tensor in own.known if tensor in seen.graph.producers]
+        tensors = [tensor for tensor in own.known if tensor in seen.graph.producers]
         slices = [seen.cut_call(call, list(places)) for call, places in made.items()]
-        found = seen.measure_noise([*slices, *map(seen.cut_segment, known)], singles=False)
+        found = seen.measure_noise([*slices, *map(seen.cut_segment, tensors)], singles=False)
         table: dict[Hashable, Noise] = {}
         for (call, places), noise in zip(made.items(), found, strict=False):
             table.update(((call, places[tensor]), item) for tensor, item in noise.items())
-        for tensor, noise in zip(known, found[len(made) :], strict=True):
+        for tensor, noise in zip(tensors, found[len(made) :], strict=True):
             table.update((own.known[tensor], item) for item in noise.values())
         return table

@@ -40,7 +40,8 @@ def make_torch_samples(
         if args or kwargs:
             raise InputError("inputs are given twice: by args and kwargs, and by inputs; give one of them")
         paired = pair_inputs(runner.inputs, model, name)
-        return [Sample(feeds, (), _to_tensors(feeds, paired)) for feeds in split_inputs(runner.inputs, inputs, samples)]
+        feeds = split_inputs(runner.inputs, inputs, samples)
+        return [Sample(one, (), _to_tensors(one, paired, model)) for one in feeds]
     if not args and not kwargs:
         kwargs = make_file_inputs(runner.inputs, model, name=name)
     given = [(args, dict(kwargs or {}))]
@@ -49,10 +50,14 @@ def make_torch_samples(
     return [Sample(feed(name_arguments(model, *one)), *one) for one in given]
 
 
-def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput]) -> dict[str, Any]:
+def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput], model: nn.Module) -> dict[str, Any]:
+    """Return the arguments of a model; where the file takes half floats, in the precision of the model."""
     import torch
 
-    return {parameter: torch.from_numpy(np.array(feeds[item.name])) for parameter, item in paired.items()}
+    precisions = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    precision = next(precisions, torch.get_default_dtype())
+    tensors = {parameter: torch.from_numpy(np.array(feeds[item.name])) for parameter, item in paired.items()}
+    return {name: t.to(precision) if t.dtype == torch.float16 else t for name, t in tensors.items()}
 
 
 def make_file_samples(runner: Runner, inputs: Inputs | None, samples: int) -> list[Sample]:

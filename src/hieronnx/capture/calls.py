@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.records import ROOT, CallId
 from hieronnx.hierarchy.tags import CallSite
 
 NumberedTensors: TypeAlias = tuple[tuple[str, int | None], ...]
@@ -218,6 +218,19 @@ class IORecorder:
                 names.append(path)
                 tensors.append(tensor)
         return None if finder.gave_up else tuple(zip(names, self._number(tensors), strict=True))
+
+
+def name_received(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the tensors among the arguments of a module by the names that `Call.received` has for them."""
+    found: list[torch.Tensor] = []
+
+    def number(tensors: Sequence[torch.Tensor]) -> Iterator[int]:
+        found.extend(tensors)
+        yield from range(len(tensors))
+
+    recorder = IORecorder(number)
+    recorder.note_received(ROOT, module, args, kwargs)
+    return {name: found[position] for name, position in recorder.calls[ROOT].received or () if position is not None}
 
 
 def _name_arguments(

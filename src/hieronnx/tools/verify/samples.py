@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hieronnx.errors import InputError
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import ROOT
 from hieronnx.runtime.fitting import draw_fitting
 from hieronnx.runtime.inputs import FileInput
 from hieronnx.runtime.runs import Inputs, split_inputs
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 def make_torch_samples(
     runner: Runner,
+    hierarchy: Hierarchy,
     model: nn.Module,
     name: str,
     args: tuple[Any, ...],
@@ -46,8 +49,30 @@ def make_torch_samples(
         kwargs = make_file_inputs(runner.inputs, model, name=name)
     given = [(args, dict(kwargs or {}))]
     given += [vary((args, dict(kwargs or {})), seed) for seed in range(1, samples)]
-    feed = choose_feed(runner, model, *given[0], name)
-    return [Sample(feed(name_arguments(model, *one)), *one) for one in given]
+    recorded = {bound.tensor: bound.name for bound in hierarchy.call_by_id[ROOT].received or ()}
+    if all(item.name in recorded for item in runner.inputs):
+        feeds = [_feed_recorded(runner.inputs, recorded, model, *one) for one in given]
+        if all(len(feed) == len(runner.inputs) for feed in feeds):
+            return [Sample(feed, *one) for feed, one in zip(feeds, given, strict=True)]
+    choice = choose_feed(runner, model, *given[0], name)
+    return [Sample(choice(name_arguments(model, *one)), *one) for one in given]
+
+
+def _feed_recorded(
+    inputs: Sequence[FileInput],
+    recorded: Mapping[str | None, str],
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> dict[str, Array]:
+    """Give each input of a file the argument that it was at export, as far as that is among these."""
+    from hieronnx.capture.calls import name_received
+    from hieronnx.capture.eager import array_of
+
+    received = name_received(model, args, kwargs)
+    arguments = {item: received.get(recorded[item.name]) for item in inputs}
+    arrays = {item: np.array(array_of(tensor)) for item, tensor in arguments.items() if tensor is not None}
+    return {item.name: array.astype(item.dtype, copy=False) for item, array in arrays.items()}
 
 
 def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput], model: nn.Module) -> dict[str, Any]:

@@ -113,7 +113,9 @@ def verify(
         with run as runner, held as held_to:
             report("making inputs")
             if held_to.model is not None:
-                drawn = make_torch_samples(runner, held_to.model, opened.name, given, kwargs, inputs, samples)
+                drawn = make_torch_samples(
+                    runner, hierarchy, held_to.model, opened.name, given, kwargs, inputs, samples
+                )
             else:
                 drawn = make_file_samples(runner, inputs, samples)
             errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)

@@ -26,13 +26,20 @@ _ROUNDING = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8, Tenso
 """Half a unit in the last place of a number of each type, as a part of it at most."""
 _SMALL_STEP = 2.0**-4
 """From one number to the next that a type has, where a whole number is hardly one by chance."""
-_UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear"})
+_FEW_BITS, _IN_FLOATS = "MatMulNBits", 1
+_UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", _FEW_BITS})
 """They stay where rounding is undone: they make floats of weights, and the steps that activations had."""
 
 
 def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
-    return undo_rounding(_widen(model) if _has_half(model) else model)
+    made = undo_rounding(_widen(model) if _has_half(model) else model)
+    for node in made.graph.node:
+        if node.op_type == _FEW_BITS:  # it may round what it multiplies its weights with
+            kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]
+            del node.attribute[:]
+            node.attribute.extend([*kept, helper.make_attribute("accuracy_level", _IN_FLOATS)])
+    return made
 
 
 def is_coarse(model: onnx.ModelProto) -> bool:
@@ -93,6 +100,8 @@ class _Moving:
             yield from self._move_dequantized(kept)
         elif node.op_type == "Cast" and node.name.startswith(_WIDENED):
             yield from self._move_widened(kept)
+        elif node.op_type == _FEW_BITS:
+            yield from self._move_few_bits(kept)
         else:
             yield kept
 
@@ -147,6 +156,34 @@ class _Moving:
         yield helper.make_node("Mul", [steps, random], [added])
         yield helper.make_node("Add", [node.output[0], added], [output])
 
+    def _move_few_bits(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Yield what adds the product with up to half a step for each number; a block of them has one step."""
+        sizes = {attribute.name: attribute.i for attribute in node.attribute}
+        rows, columns, block = sizes["N"], sizes["K"], sizes["block_size"]
+        blocks = -(-columns // block)
+        output, node.output[0] = node.output[0], self._name()
+        steps, random, moved, flat, weights, added = (self._name() for _ in range(6))
+        by_block, by_row, first, last, axis = (self._name() for _ in range(5))
+        yield node
+        for name, numbers in (
+            (by_block, [rows, blocks, 1]),
+            (by_row, [rows, blocks * block]),
+            (first, [0]),
+            (last, [columns]),
+            (axis, [1]),
+        ):
+            yield helper.make_node("Constant", [], [name], value_ints=numbers)
+        yield helper.make_node("Reshape", [node.input[2], by_block], [steps])
+        shape = [rows, blocks, block]
+        seed = float(self._count)
+        yield helper.make_node("RandomUniform", [], [random], low=-0.5, high=0.5, seed=seed, shape=shape)
+        yield helper.make_node("Mul", [steps, random], [moved])
+        yield helper.make_node("Reshape", [moved, by_row], [flat])
+        yield helper.make_node("Slice", [flat, first, last, axis], [f"{flat} cut"])
+        yield helper.make_node("Transpose", [f"{flat} cut"], [weights], perm=[1, 0])
+        yield helper.make_node("MatMul", [node.input[0], weights], [added])
+        yield helper.make_node("Add", [node.output[0], added], [output])
+
     def _name(self) -> str:
         self._count += 1
         return f"hieronnx dithered {self._count}"
@@ -159,7 +196,8 @@ def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.No
 # -- half precision -----------------------------------------------------------------------------------------
 
 _WIDENED = "hieronnx widened "
-_SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_SCALES = {"QuantizeLinear": 1, "DequantizeLinear": 1, _FEW_BITS: 2}
+"""Which input has the scales of numbers in few bits."""
 
 
 def _has_half(model: onnx.ModelProto) -> bool:
@@ -180,7 +218,7 @@ def _widen(model: onnx.ModelProto) -> onnx.ModelProto:
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
-    scales = {node.input[1] for node in graph.node if node.op_type in _SCALED}
+    scales = {node.input[_SCALES[node.op_type]] for node in graph.node if node.op_type in _SCALES}
     for tensor in graph.initializer:  # the scales of quantized numbers must stay constants
         if tensor.name in scales and tensor.data_type in _HALF:
             tensor.CopyFrom(_widen_tensor(tensor))

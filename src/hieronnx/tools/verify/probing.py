@@ -20,6 +20,7 @@ from hieronnx.tools.verify.boundaries import find_boundaries
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.judging import Measured, Noise
 from hieronnx.tools.verify.observing import Observation
+from hieronnx.tools.verify.pairing import pair_calls, renumber
 from hieronnx.tools.verify.references import FileReference, Reference, Sample
 from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
 
@@ -53,6 +54,8 @@ class SampleRun:
         self._runner, self._hierarchy, self._reference, self._sample = runner, hierarchy, reference, sample
         self._ran: dict[Slice, list[Deviation]] = {}
         values = reference.run(sample)
+        self._pairs = pair_calls(hierarchy, values)
+        values = renumber(values, self._pairs)
         flat = runner.flatten(sample.feeds)
         self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
         self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
@@ -170,7 +173,7 @@ class SampleRun:
         suspicious = [probe for probe in probes if any(error.is_suspicious for error in probe.errors)]
         if not suspicious or not measured:
             return
-        wanted = [call for call, probe in calls.items() if any(error.is_suspicious for error in probe.errors)]
+        wanted = [self._pairs.get(c, c) for c, p in calls.items() if any(error.is_suspicious for error in p.errors)]
         reference = self._reference.measure_noise(self._sample, wanted, self._boundaries.known.values())
         singles = isinstance(self._reference, FileReference)
         format_noise = self._seen.measure_noise([probe.piece for probe in suspicious], singles=singles)
@@ -179,7 +182,8 @@ class SampleRun:
         clipped = {id(probe): lost for probe, lost in zip(suspicious, clipping, strict=True)}
         for call, probe in calls.items():
             places = self._boundaries.returned[call]
-            own = {tensor: reference.get((call, places[tensor])) for tensor in probe.piece.targets}
+            paired = self._pairs.get(call, call)
+            own = {tensor: reference.get((paired, places[tensor])) for tensor in probe.piece.targets}
             self._hold(probe, own, known.get(id(probe), {}), clipped.get(id(probe), {}))
         for tensor, probe in segments.items():
             own = {tensor: reference.get(self._boundaries.known[tensor])}

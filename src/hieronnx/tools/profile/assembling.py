@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -260,16 +260,29 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
     told = {call: "its work was folded into a weight" for call in folded if call not in before}
     for call, nodes in before.items():
         places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
-        if any(not sums.kernels[place].shared for place in places):
+        if any(_is_own(sums.kernels[place], call) for place in places):
             continue
         others = dict.fromkeys(o for place in places for o in sums.kernels[place].origins if o != call)
         what = f"its {nodes} nodes" if nodes > 1 else "its node"
         if others:
-            names = [f"'{other}'" if other.module else "the root" for other in others]
-            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {list_some(names, _MOST_NAMES)}"
+            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others)}"
         elif folded[call]:
             into = "a weight" if len(folded[call]) == 1 else count(len(folded[call]), "weight")
             told[call] = f"{what} {'were' if nodes > 1 else 'was'} folded into {into}"
         else:
             told[call] = f"nothing is left to run of {what}"
+    for call in (call for call in sums.parts if call not in before and call not in told):
+        nodes_there = (sums.kernels[place].node for place, _ in sums.parts[call])
+        scopes = dict.fromkeys(node.scope for node in nodes_there if node is not None and node.scope != call)
+        if scopes:
+            told[call] = f"its work is done once, in {_name_some(scopes)}"
     return told
+
+
+def _name_some(calls: Iterable[CallId]) -> str:
+    return list_some([f"'{call}'" if call.module else "the root" for call in calls], _MOST_NAMES)
+
+
+def _is_own(kernel: Kernel, call: CallId) -> bool:
+    """Say whether a kernel is a call's alone, or runs a node of it that does the same for others."""
+    return not kernel.shared or (kernel.node is not None and kernel.node.scope == call)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from math import prod
 
 from hieronnx.graph.values import Values
-from hieronnx.graph.view import NO_TENSOR, View
+from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 from hieronnx.match.align.sequences import group
 
 _MOST = 64  # nodes that read the same; more are not looked at
@@ -68,7 +69,9 @@ class OperatorKinds:
         node = self._b.nodes[index]
         related = self._find_related(node.op, graph, [sources])
         joining = [] if related else self._find_related(node.op, graph, [frozenset((s,)) for s in sorted(sources)])
-        starts: list[tuple[int, ...]] = [(n,) for n in related or joining if is_free(n)]
+        starts: list[tuple[int, ...]] = [
+            (n,) for n in related or joining if is_free(n) and self._can_have_weights(index, n)
+        ]
         if not starts and node.op in self._new_operators:
             starts = [()]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
@@ -78,6 +81,12 @@ class OperatorKinds:
         first = next(t for t in node.inputs if t != NO_TENSOR)
         similar = sum(self._b.nodes[reader].op == node.op for reader in set(self._b.consumers[first]))
         return (fitting[0], False) if fitting and len(related) == similar else None
+
+    def _can_have_weights(self, of_b: int, of_a: int) -> bool:
+        """Say whether two nodes of one operator may have the same weight: as many numbers, however they lie."""
+        a, b = self._a.nodes[of_a], self._b.nodes[of_b]
+        sizes = [_count_weights(self._a, a), _count_weights(self._b, b)]
+        return a.op != b.op or None in sizes or sizes[0] == sizes[1]
 
     def _find_related(self, op: str, graph: int, reading: Iterable[frozenset[int]]) -> list[int]:
         """Find the nodes of A of an operator's kind that read some values."""
@@ -164,6 +173,14 @@ def find_readers(view: View, tensor: int) -> tuple[list[int], list[int]]:
             else:
                 readers.append(reader)
     return readers, passed_on[1:]
+
+
+def _count_weights(view: View, node: ViewNode) -> int | None:
+    """Return how many numbers the largest constant has that a node reads; None where one is of unknown size."""
+    types = [view.types[tensor] for tensor in node.reads if view.flow.constant[tensor]]
+    if not types or any(kind is None or None in kind.shape for kind in types):
+        return None
+    return max(prod(size or 0 for size in kind.shape) for kind in types if kind is not None)
 
 
 def _is_related(op: str, other: str) -> bool:

@@ -186,3 +186,16 @@ def test_an_export_says_so_if_nodes_are_in_calls_that_could_not_have_run_them(
     assert {(item.check, item.severity) for item in result.findings} == {("layers", "error")}
     assert "nodes are in calls that could not have run them" in caplog.text
     assert "please report it" in caplog.text
+
+
+def test_a_size_that_a_function_gives_is_no_data(tmp_path: Path) -> None:
+    flat = annotated(
+        """agraph (float[B, 4] x) => (float[B, 4] y) {
+            h = Relu(x) s = Shape(h) t = Add(s, s) u = Sub(t, s) y = Reshape(h, u)
+        }""",
+        ["a", "a", "a", "a", ""],
+        {"a": (["x=x"], ["=h"])},
+    )
+    hieronnx.fold(flat, output=tmp_path / "folded.onnx")
+    assert ir.load(tmp_path / "folded.onnx").functions
+    assert "boundaries" not in {finding.check for finding in hieronnx.validate(tmp_path / "folded.onnx").findings}

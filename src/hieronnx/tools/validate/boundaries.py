@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from hieronnx.files.claims import Finding, call_place, node_place
-from hieronnx.graph.view import View
+from hieronnx.graph.view import TensorType, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.validate.layers import Placed, place_nodes
@@ -69,16 +69,24 @@ def _check_crossings(
 def _find_data(view: View, nodes: Sequence[Placed | None]) -> dict[int, Placed]:
     """Return the tensors that are computed from values, with the node that makes each.
 
-    Not what is passed on as it is: to PyTorch a cast to the type that a tensor has is the tensor itself.
+    Not what is passed on as it is: to PyTorch a cast to the type that a tensor has is the tensor itself. Nor what a
+    function gives that may be a size.
     """
     makers = ((index, node) for index, node in enumerate(nodes) if node is not None)
+    functions = {graph.key for graph in view.graphs[1:] if graph.owner is None}
     return {
         tensor: node
         for index, node in makers
         if view.nodes[index].passes_on is None
         for tensor in view.nodes[index].makes
         if view.flow.is_data(tensor) and not view.flow.constant[tensor]
+        if view.nodes[index].op not in functions or not _may_be_size(view.types[tensor])
     }
+
+
+def _may_be_size(type_: TensorType | None) -> bool:
+    """Say whether a tensor may be a number, or a list of numbers, that is computed from sizes."""
+    return type_ is None or (type_.dtype == "INT64" and len(type_.shape) <= 1)
 
 
 def _find_tensors(view: View, passed: Sequence[BoundTensor] | None) -> set[int] | None:

@@ -709,3 +709,28 @@ def build_chain(inserted: int) -> View:
     made.add_node(ViewNode("Neg", "", 0, (current,), (last,), ()))
     made.graphs[0] = ViewGraph("", "", None, (given,), (last,))
     return made
+
+
+def test_products_of_one_tensor_with_weights_of_other_sizes_are_told_apart() -> None:
+    """All names are new, and the products have changed places."""
+    before = """
+        main (float[2, 4] x) => (float[2, 3] y) <float[4, 8] v, float[4, 6] w, float[8, 3] p, float[6, 3] q> {
+            a = MatMul (x, v)
+            b = MatMul (x, w)
+            c = MatMul (a, p)
+            d = MatMul (b, q)
+            y = Add (c, d)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 3] y) <float[4, 6] n1, float[4, 8] n2, float[8, 3] n3, float[6, 3] n4> {
+            t1 = MatMul (x, n1)
+            t2 = MatMul (x, n2)
+            t3 = MatMul (t2, n3)
+            t4 = MatMul (t1, n4)
+            y = Add (t3, t4)
+        }
+    """
+    calls = {"a": "wide", "b": "narrow", "c": "of_wide", "d": "of_narrow", "y": ""}
+    found = place(before, after, calls)
+    assert (found.get("t1"), found.get("t2")) == ("narrow", "wide")

@@ -142,6 +142,18 @@ def test_a_fused_convolution_is_the_convolutions_for_all_others_multiply_nothing
         assert "'first'" in told["first_act"]
 
 
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_work_that_is_done_once_for_two_calls_is_told_where_it_is_not(exporter: str) -> None:
+    result = hieronnx.profile(exported("replayed_on_same_input", exporter).result.path, runs=2, roofline=False)
+    assert {str(call.id): call.elsewhere for call in result.calls} == {
+        "": "",
+        "block": "",
+        "block.linear": "its node runs in 'block'",
+        "block@1": "its work is done once, in 'block'",
+        "block.linear@1": "its work is done once, in 'block'",
+    }
+
+
 def test_a_skip_with_its_norm_is_divided_equally_for_neither_multiplies(tmp_path: Path) -> None:
     path = export_stack(tmp_path / "stack.onnx", [64, 64])
     result = hieronnx.profile(path, runs=3, optimization="extended", roofline=False)

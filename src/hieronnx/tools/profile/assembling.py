@@ -262,7 +262,9 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
         places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
         if any(_is_own(sums.kernels[place], call) for place in places):
             continue
-        others = dict.fromkeys(o for place in places for o in sums.kernels[place].origins if o != call)
+        # Of a module that was called several times, for the same, the first call stands for all.
+        origins = {o.module: o for place in places for o in reversed(sums.kernels[place].origins)}
+        others = [other for module, other in reversed(origins.items()) if module != call.module]
         what = f"its {nodes} nodes" if nodes > 1 else "its node"
         if others:
             told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others)}"

@@ -44,10 +44,10 @@ def renumber(reference: ReferenceValues, pairs: Mapping[CallId, CallId]) -> Refe
 def _find_by_readers(hierarchy: Hierarchy, reference: ReferenceValues) -> dict[CallId, set[CallId]]:
     """Find for each call of the file the calls of the reference that returned what its readers receive there."""
     makers: dict[Hashable, list[tuple[CallId, str]]] = defaultdict(list)
-    for call, exchanged in reference.calls.items():
+    for call_id, exchanged in reference.calls.items():
         for place, key in exchanged.returned.items():
-            makers[key].append((call, place))
-    made = defaultdict(list)
+            makers[key].append((call_id, place))
+    made: dict[tuple[str, str | None], list[tuple[CallId, str]]] = defaultdict(list)
     for call in hierarchy.calls:
         for bound in call.returned or ():
             made[bound.graph, bound.tensor].append((call.id, bound.name))

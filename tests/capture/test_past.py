@@ -16,6 +16,7 @@ import hieronnx
 from hieronnx.errors import InputError
 from support.cli import run
 from support.exports import quiet
+from support.zoo import CASES
 
 COMMON: dict[str, Any] = {"vocab_size": 40, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 CONFIGS = {
@@ -124,6 +125,8 @@ def test_models_without_such_a_cache_are_refused(tmp_path: Path) -> None:
     model.config.use_cache = False
     with pytest.raises(InputError, match=r"set config\.use_cache = True"):
         hieronnx.with_past(model)
+    with pytest.raises(InputError, match="has an encoder, and a cache is made for decoders alone"):
+        hieronnx.with_past(CASES["t5"].build())
     result = run("export", "demo", "-o", tmp_path / "m.onnx", "--with-past")
     assert result.exit_code == 2
     assert "--with-past is of Hugging Face models" in result.stderr

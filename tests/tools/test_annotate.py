@@ -577,3 +577,47 @@ def test_an_export_can_be_attributed_by_another_strategy(strategy: str, exporter
         "model.onnx",
         "model_hierarchy.json",
     ]
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4)
+        nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+        nn.init.uniform_(self.norm.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.norm(self.conv(x)))
+
+
+class Head(nn.Module):
+    def __init__(self, tower: Tower, outputs: int) -> None:
+        super().__init__()
+        self.tower, self.last = tower, nn.Conv2d(4, outputs, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.tower(x))
+
+
+class TwoHeads(nn.Module):
+    """Two heads call one tower on the same input; the exporter computes it once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tower = Tower()
+        self.first, self.second = Head(tower, 2), Head(tower, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first(x), self.second(x)
+
+
+def test_what_is_computed_once_for_two_calls_is_that_of_the_first_as_in_an_export(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    model, x = TwoHeads().eval(), torch.randn(2, 3, 8, 8)
+    with quiet():
+        torch.onnx.export(model, (x,), tmp_path / "plain.onnx", dynamo=True)
+        exported = hieronnx.export(model, (x,), tmp_path / "ours.onnx", exporter="dynamo").hierarchy
+        annotated = hieronnx.annotate(tmp_path / "plain.onnx", model, (x,), output=tmp_path / "named.onnx").hierarchy
+    scopes = {node.name: node.scope for node in exported.nodes}
+    assert "first.tower.norm" in {scope.module for scope in scopes.values()}
+    assert {node.name: node.scope for node in annotated.nodes} == scopes

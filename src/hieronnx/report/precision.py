@@ -105,11 +105,14 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
     met = f"{search.target} is met" if search.met else f"{search.target} is not met"
     return join_blocks(
         render_table(_TRIALS, rows, numbers=_TRIALS[1:4], colour=colour),
-        f"{met}, on {count(search.samples, 'sample')} that the ranges were {'not ' * search.held_back}found on"
-        + ("" if search.held_back else "; of three samples or more, some are held back: give each an axis of its own"),
+        f"{met}, on {count(search.samples, 'sample')} that {_HELD_BACK if search.held_back else _NOT_HELD_BACK}",
         "" if search.ended else _advise_budget(len(search.trials)),
         clean_line(f"the same in float without a search: {shlex.join(search.command)}") if search.command else "",
     )
+
+
+_HELD_BACK = "had no part in quantizing"
+_NOT_HELD_BACK = "the ranges were found on; of three or more, some are held back: give each an axis of its own"
 
 
 def _advise_budget(tried: int) -> str:

@@ -309,14 +309,17 @@ class Filler:
     def _gather(
         self, gaps: Iterable[int], neighbours: Callable[[int], Iterator[int | None]]
     ) -> dict[int, frozenset[int]]:
-        """Return for each gap the operations of the matched nodes that come next, through other gaps."""
+        """Return for each gap the operations of the matched nodes that come next, through other gaps.
+
+        A node that does the same for several calls is that of the first.
+        """
         gathered: dict[int, frozenset[int]] = {}
         for node in gaps:
             ops: set[int] = set()
             for other in neighbours(node):
                 if other is not None:
                     match = self._projection.matches[other]
-                    ops.update(match.ops if match is not None else gathered.get(other, ()))
+                    ops.update(gathered.get(other, ()) if match is None else match.ops[: 1 if match.merged else None])
             gathered[node] = frozenset(sorted(ops)[:_MANY])
         return gathered
 

@@ -227,7 +227,7 @@ class _Attributor:
     def _share_whole(self, node: int, core: Sequence[int], match: Match, is_last: bool) -> Attribution | None:
         """Give a node of a group that cannot be told from the others the work of all; of many calls, only the scope.
 
-        Of calls all over the model nothing.
+        Where these calls are all over the model, nothing is known of it.
         """
         whole = self._attribute(node, core, match.proven)
         if whole is None:

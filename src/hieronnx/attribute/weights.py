@@ -105,7 +105,7 @@ class Weights:
 
     @property
     def known(self) -> float:
-        """The share of the model's modules with parameters of which the file has some."""
+        """The share of the model's modules with telling parameters of which the file has some."""
         return 1 - len(self.unmatched) / self.owners if self.owners else 0.0
 
 
@@ -185,7 +185,7 @@ def _to_array(tensor: Tensor) -> Array | None:
 def _find_unmatched(
     held: Iterable[HeldParameter], parameters: WeightIndex, table: ModuleTable
 ) -> tuple[tuple[CallId, ...], int]:
-    """Return the modules with parameters of which the file has none, and how many have parameters."""
+    """Return the modules with telling parameters of which the file has none, and how many have such parameters."""
     in_file = {name for holding in held for name in holding.parameters}
     pairs = zip(parameters.names, parameters.arrays, strict=True)
     distinctive = [name for names, array in pairs if is_distinctive(array) for name in names]

@@ -39,8 +39,9 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
     if missing := [name for name in ("input_ids", "attention_mask", _CACHE) if name not in parameters]:
         raise InputError(f"{type(model).__name__}.forward takes no {missing[0]}, so it is no decoder with a cache")
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        name = type(model).__name__
         raise InputError(
-            f"{type(model).__name__} has an encoder, and a cache is made for decoders alone; export it without its cache"
+            f"{name} has an encoder, and a cache is made for decoders alone; export it without --with-past"
         )
     if input_ids is None:
         input_ids = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, _PAST + _NEW))])["input_ids"]

@@ -52,9 +52,10 @@ class Loading:
         report(f"loading {self.target}")
         return load_model(self.target, trust_remote_code=self.trust_remote_code, use_cache=self.with_past)
 
-    def load_with_inputs(self, report: Callable[[str], None]) -> Loaded:
-        """Load the model, and make its example inputs."""
+    def load_with_inputs(self, report: Callable[[str], None], file: Path | None = None) -> Loaded:
+        """Load the model, and make its example inputs; where they are not known, those that a file of it takes."""
         from hieronnx.capture.inputs import call_maker, make_examples
+        from hieronnx.errors import InputError
 
         model = self.load(report)
         report("making inputs")
@@ -66,19 +67,27 @@ class Loading:
             given = with_past(model)
             kwargs = given.pop("kwargs")
             return Loaded(model, (), kwargs, dict.fromkeys(given["input_names"], "config"), given)
-        examples = make_examples(model, self.specs)
+        try:
+            examples = make_examples(model, self.specs)
+        except InputError:
+            if file is None:
+                raise
+            return Loaded(model, (), self._make_for_file(file, model))
         return Loaded(model, (), examples.values, examples.made_up)
 
     def load_for_file(self, file: Path, report: Callable[[str], None]) -> Loaded:
         """Load the model; what is not given of its inputs is made from what an ONNX file of it takes."""
-        from hieronnx.attribute.file_inputs import make_file_inputs
-        from hieronnx.runtime.inputs import read_inputs
-
         if self.gives_all:
             return self.load_with_inputs(report)
         model = self.load(report)
         report("making inputs")
-        return Loaded(model, (), make_file_inputs(read_inputs(file), model, self.specs, name=str(file)))
+        return Loaded(model, (), self._make_for_file(file, model))
+
+    def _make_for_file(self, file: Path, model: Any) -> dict[str, Any]:
+        from hieronnx.attribute.file_inputs import make_file_inputs
+        from hieronnx.runtime.inputs import read_inputs
+
+        return make_file_inputs(read_inputs(file), model, self.specs, name=str(file))
 
 
 def read_loading(target: str, options: dict[str, Any]) -> Loading:

@@ -89,7 +89,7 @@ def validate_command(
         loading = read_loading(target, given)
         require_file(model)  # before the model is loaded, which may take long
         with working(debug=context.obj) as report:
-            loaded = loading.load_for_file(model, report)
+            loaded = loading.load_with_inputs(report, model)
             report("comparing")
             result = validate(model, reference=loaded.model, args=loaded.args, kwargs=loaded.kwargs, **options)
     show(result, render_findings, as_json=as_json)

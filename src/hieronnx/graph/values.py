@@ -182,7 +182,7 @@ def _read_constant(node: ViewNode) -> Hashable:
         if name == "value":
             return value
         if isinstance(value, tuple) and len(value) == 2 and value[0] in _NUMBERS:
-            dtype = _NUMBERS[value[0]]
+            dtype = _NUMBERS[value[0]]  # floats are kept as text
             array = np.array(value[1], dtype.numpy())
             return dtype, array.shape, array.tobytes()
     return None

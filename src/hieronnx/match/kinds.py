@@ -176,7 +176,7 @@ def find_readers(view: View, tensor: int) -> tuple[list[int], list[int]]:
 
 
 def _count_weights(view: View, node: ViewNode) -> int | None:
-    """Return how many numbers the largest constant has that a node reads; None where one is of unknown size."""
+    """Return how many numbers the largest constant has that a node reads; None without one, or if a size is unknown."""
     types = [view.types[tensor] for tensor in node.reads if view.flow.constant[tensor]]
     if not types or any(kind is None or None in kind.shape for kind in types):
         return None

@@ -116,4 +116,4 @@ _NOT_HELD_BACK = "the ranges were found on; of three or more, some are held back
 
 
 def _advise_budget(tried: int) -> str:
-    return f"no more than {count(tried, 'candidate')} were allowed; --budget {2 * tried} may leave more in 8 bits"
+    return f"the search ended after {count(tried, 'candidate')}; --budget {2 * tried} may leave more in 8 bits"

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
@@ -127,14 +129,16 @@ class _Moving:
 
         A negative number to the power of 2.0004 is none.
         """
-        whole, is_whole, size, most, is_small, is_kept = (self._name() for _ in range(6))
-        yield helper.make_node("Round", [name], [whole])
-        yield helper.make_node("Equal", [name, whole], [is_whole])
+        whole, rest, none, has_rest, size, most, is_large, is_moved = (self._name() for _ in range(8))
+        yield helper.make_node("Floor", [name], [whole])
+        yield helper.make_node("Sub", [name, whole], [rest])
+        yield _hold(none, np.float32(0))
+        yield helper.make_node("Greater", [rest, none], [has_rest])
         yield helper.make_node("Abs", [name], [size])
-        yield helper.make_node("Constant", [], [most], value_float=limit)
-        yield helper.make_node("Less", [size, most], [is_small])
-        yield helper.make_node("And", [is_whole, is_small], [is_kept])
-        yield helper.make_node("Where", [is_kept, name, moved], [output])
+        yield _hold(most, np.float32(limit))
+        yield helper.make_node("Greater", [size, most], [is_large])
+        yield helper.make_node("Or", [has_rest, is_large], [is_moved])
+        yield helper.make_node("Where", [is_moved, moved, name], [output])
 
     def _move_dequantized(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield what adds up to half a step to each number; the steps are what ones stand for."""
@@ -172,7 +176,7 @@ class _Moving:
             (last, [columns]),
             (axis, [1]),
         ):
-            yield helper.make_node("Constant", [], [name], value_ints=numbers)
+            yield _hold(name, np.array(numbers, np.int64))
         yield helper.make_node("Reshape", [node.input[2], by_block], [steps])
         shape = [rows, blocks, block]
         seed = float(self._count)
@@ -187,6 +191,10 @@ class _Moving:
     def _name(self) -> str:
         self._count += 1
         return f"hieronnx dithered {self._count}"
+
+
+def _hold(name: str, value: np.generic | np.ndarray[Any, Any]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
 
 
 def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.NodeProto:

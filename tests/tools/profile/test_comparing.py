@@ -69,6 +69,8 @@ def test_too_few_runs_say_nothing() -> None:
         compared = compare_profiles(Summary("x", 100, few), Summary("y", 200, slow), interleaved=interleaved)
         assert not compared.changed
         assert not compared.conclusive
+    none = {CallId("a", 0): SavedCall("a", 0, 200, 1, 1, [], [])}
+    assert not compare_profiles(Summary("x", 100, none), Summary("y", 200, slow), interleaved=False).conclusive
 
 
 def test_a_change_is_what_its_neighbours_show() -> None:

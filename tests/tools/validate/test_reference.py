@@ -136,4 +136,5 @@ def test_the_command_runs_the_model(path: Path, tmp_path: Path) -> None:
     places = {(item["check"], item["place"], item["severity"]) for item in json.loads(result.stdout)["findings"]}
     assert ("model", "module 'cells.0'", "warning") in places
     assert run("validate", path, *options, "--strict").exit_code == 1
+    assert run("validate", path, *options, "--input", "x=float32[3,4]").exit_code == 0  # other sizes than the file's
     assert run("validate", path, "--input", "x=float32[1,4]").exit_code == 2

@@ -12,6 +12,10 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 import hieronnx
+from hieronnx.files.opening import open_model
+from hieronnx.hierarchy.records import CallId
+from hieronnx.runtime.sessions import open_runner
+from hieronnx.tools.verify.references import FileReference, Sample
 from support.exports import exported, quiet
 from support.nets import export_stack
 from support.zoo import CASES
@@ -29,15 +33,15 @@ class Scale(nn.Module):
 
 
 class Unordered(nn.Module):
-    """Calls one module for each of its layers, in whatever order they are listed, as a loop over a set does."""
+    """Calls two modules for each of its layers, in whatever order they are listed, as a loop over a set does."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.scale, self.order = Scale(), [1, 2]
+        self.scale, self.norm, self.order = Scale(), nn.Linear(4, 4), [1, 2]
         self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
 
     def forward(self, x: Tensor) -> Tensor:
-        scaled = {power: self.scale(x, power) for power in self.order}
+        scaled = {power: self.norm(self.scale(x, power)) for power in self.order}
         for power, layer in enumerate(self.layers, 1):
             x = layer(scaled[power]) + x
         return x
@@ -53,7 +57,7 @@ def test_calls_in_another_order_are_told_by_who_reads_them(exporter: str, tmp_pa
     model.order.reverse()
     result = hieronnx.verify(path, model, (x,))
     assert result.passed
-    assert {"scale", "scale.inner"} <= {call.module for call in result.calls}
+    assert {"scale", "scale.inner", "norm"} <= {call.module for call in result.calls}
     with torch.no_grad():
         model.layers[1].bias += 1
     assert [culprit.module for culprit in hieronnx.verify(path, model, (x,)).culprits] == ["layers.1"]
@@ -139,3 +143,37 @@ def test_a_layer_in_4_bits_can_be_wrong(tmp_path: Path) -> None:
     blamed = hierarchy.node_by_key["", node.output[0]].scope
     culprits = hieronnx.verify(tmp_path / "altered.onnx", source).culprits
     assert [culprit.id for culprit in culprits] == [blamed]
+
+
+# -- a reference in half precision ----------------------------------------------------------------------------------
+
+
+class TwoResults(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.tanh(x * 1.1)
+        return torch.sin(wide * 3), wide
+
+
+class UsesBoth(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.last = TwoResults(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, second = self.inner(x)
+        return self.last(first + second)
+
+
+def test_a_reference_in_half_precision_may_have_what_the_file_has_not(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    path, x = tmp_path / "half.onnx", torch.randn(3, 8).half()
+    with quiet():
+        hieronnx.export(UsesBoth().eval().half(), (x,), path, exporter="torchscript", input_names=["x"])
+    opened, sample = open_model(path), Sample({"x": x.numpy()})
+    assert opened.hierarchy is not None
+    with open_runner(opened) as runner:
+        reference = FileReference(runner, opened.hierarchy, buffer=1 << 20)
+        exchanged = reference.run(sample).calls[CallId("inner", 0)]
+        (first, key), _ = exchanged.returned.items()
+        noise = reference.measure_noise(sample, [CallId("inner", 0)], [key])
+    assert set(noise) == {(CallId("inner", 0), first), key}

@@ -209,7 +209,7 @@ def _search(task: _Task, folder: Path, report: Callable[[str], None]) -> TargetS
     measured = measure_calls(path, task.source, list(task.samples[:_PROBED]))
     units = Units.of(task.source, path, measured, dims)
     depth = max(hierarchy.tree.depth(call.id) for call in hierarchy.calls)
-    budget, patience = (default_budget(len(units.all), depth), _PATIENCE) if task.budget is None else (task.budget, 1)
+    budget, patience = (task.budget, 1) if task.budget else (default_budget(len(units.all), depth), _PATIENCE)
     search = Search(task.target, units, budget, build, task.favour, patience)
     chosen = search.run(task.judge.measure(path))
     trials = tuple(search.trials.values())

@@ -52,7 +52,7 @@ class Search:
     build: Build
     favour: str = "multiply-adds"
     patience: int = 1
-    """By how many times the budget may be exceeded as long as what meets the target leaves little in 8 bits."""
+    """How many times the budget may be spent as long as what meets the target leaves little in 8 bits."""
     trials: dict[Kept, Trial] = field(default_factory=dict)
 
     def run(self, whole: float) -> Trial | None:

@@ -262,12 +262,16 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
         places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
         if any(_is_own(sums.kernels[place], call) for place in places):
             continue
-        # Of a module that was called several times, for the same, the first call stands for all.
-        origins = {o.module: o for place in places for o in reversed(sums.kernels[place].origins)}
-        others = [other for module, other in reversed(origins.items()) if module != call.module]
+        origins: dict[str, CallId] = {}  # of a module that was called several times, the first call stands for all
+        for origin in (o for place in places for o in sums.kernels[place].origins if o != call):
+            origins.setdefault(origin.module, origin)
+        same = origins.pop(call.module, None)
+        others = list(origins.values())
         what = f"its {nodes} nodes" if nodes > 1 else "its node"
         if others:
             told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others)}"
+        elif same is not None:
+            told[call] = f"its work is done once, in {_name_some([same])}"
         elif folded[call]:
             into = "a weight" if len(folded[call]) == 1 else count(len(folded[call]), "weight")
             told[call] = f"{what} {'were' if nodes > 1 else 'was'} folded into {into}"

@@ -120,6 +120,8 @@ def compare_profiles(before: Summary, after: Summary, *, interleaved: bool) -> P
 
 def _can_tell(runs_before: int, runs_after: int, chance: float, interleaved: bool) -> bool:
     """Say whether so many runs can tell a change from noise, if all of them agree."""
+    if not min(runs_before, runs_after):
+        return False
     if interleaved:
         return _tell_by_pairs(np.ones(min(runs_before, runs_after) // _IN_A_ROW)) <= chance
     return _tell_by_ranks(np.zeros(runs_before), np.ones(runs_after)) <= chance

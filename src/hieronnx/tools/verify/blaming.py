@@ -45,7 +45,7 @@ def _find_suspect(hierarchy: Hierarchy, segment: SegmentError, errors: SampleErr
 
 
 def _makes_wrong(call: CallErrors, segment: SegmentError) -> bool:
-    return call.introduced.excess > 1 and segment.nodes[-1] in call.nodes
+    return call.introduced.excess > 1 and bool(segment.nodes) and segment.nodes[-1] in call.nodes
 
 
 def _rank(call: CallId, segments: Sequence[SegmentError], errors: SampleErrors) -> tuple[float, float]:

@@ -122,7 +122,7 @@ def _explain_lost(
 ) -> str:
     """Say why nothing that a call with nodes returned can be compared."""
     if call.returned is None:
-        return "what it returned was not recorded, as export does; export the model with hieronnx to see it"
+        return "what it returned was not recorded; only export records that"
     if not call.returned:
         return "it returns no tensor"
     there = {(item.graph, item.tensor) for item in call.returned if item.tensor is not None}

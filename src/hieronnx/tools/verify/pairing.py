@@ -10,16 +10,38 @@ their numbers, so the numbers of two runs need not mean the same. Who reads what
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import replace
 
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId
 from hieronnx.tools.verify.boundaries import ReferenceValues
 
+_ROUNDS = 8
+"""How deep calls that read one another may be, each in another order."""
 
-def pair_calls(hierarchy: Hierarchy, reference: ReferenceValues) -> dict[CallId, CallId]:
-    """Return for calls of the file the call of the reference that each is, where that has another number."""
+
+def pair_calls(hierarchy: Hierarchy, reference: ReferenceValues) -> tuple[dict[CallId, CallId], ReferenceValues]:
+    """Pair the calls of a file with those of the reference.
+
+    Returns:
+        For calls of the file the call of the reference that each is, where that has another number; and what the
+        reference's calls exchanged, under the numbers that they have in the file.
+    """
+    pairs: dict[CallId, CallId] = {}
+    renumbered = reference
+    for _ in range(_ROUNDS):  # who is paired now tells of those whom it reads
+        moved = _find_moved(hierarchy, renumbered)
+        if not moved:
+            break
+        pairs |= {call: pairs.get(other, other) for call, other in moved.items()}
+        there = {call: reference.calls[other] for call, other in pairs.items() if other in reference.calls}
+        renumbered = replace(reference, calls={**reference.calls, **there})
+    return pairs, renumbered
+
+
+def _find_moved(hierarchy: Hierarchy, reference: ReferenceValues) -> dict[CallId, CallId]:
+    """Return the calls that are others in the reference, with all below them."""
     readers = _find_by_readers(hierarchy, reference)
     moved = {call: next(iter(found)) for call, found in readers.items() if len(found) == 1 and call not in found}
     for module in {call.module for call in moved}:
@@ -27,18 +49,12 @@ def pair_calls(hierarchy: Hierarchy, reference: ReferenceValues) -> dict[CallId,
         if set(of_module) != set(of_module.values()):  # what readers say is no order of the calls
             for call in of_module:
                 del moved[call]
-    pairs = dict(moved)
-    for call, other in moved.items():
-        below = list(zip(hierarchy.tree.below(call), hierarchy.tree.below(other), strict=False))
-        if all(a.module == b.module for a, b in below):
-            pairs.update(below)
-    return pairs
-
-
-def renumber(reference: ReferenceValues, pairs: Mapping[CallId, CallId]) -> ReferenceValues:
-    """Return the same values, with calls under the numbers that they have in the file."""
-    there = {call: reference.calls[other] for call, other in pairs.items() if other in reference.calls}
-    return replace(reference, calls={**reference.calls, **there}) if there else reference
+    for call, other in list(moved.items()):
+        below, others = hierarchy.tree.below(call), hierarchy.tree.below(other)
+        if [inner.module for inner in below] == [inner.module for inner in others]:
+            for inner, same in zip(below, others, strict=True):
+                moved.setdefault(inner, same)
+    return moved
 
 
 def _find_by_readers(hierarchy: Hierarchy, reference: ReferenceValues) -> dict[CallId, set[CallId]]:

@@ -20,7 +20,7 @@ from hieronnx.tools.verify.boundaries import find_boundaries
 from hieronnx.tools.verify.deviation import Deviation
 from hieronnx.tools.verify.judging import Measured, Noise
 from hieronnx.tools.verify.observing import Observation
-from hieronnx.tools.verify.pairing import pair_calls, renumber
+from hieronnx.tools.verify.pairing import pair_calls
 from hieronnx.tools.verify.references import FileReference, Reference, Sample
 from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
 
@@ -54,8 +54,7 @@ class SampleRun:
         self._runner, self._hierarchy, self._reference, self._sample = runner, hierarchy, reference, sample
         self._ran: dict[Slice, list[Deviation]] = {}
         values = reference.run(sample)
-        self._pairs = pair_calls(hierarchy, values)
-        values = renumber(values, self._pairs)
+        self._pairs, values = pair_calls(hierarchy, values)
         flat = runner.flatten(sample.feeds)
         self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
         self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
@@ -139,8 +138,9 @@ class SampleRun:
     def _sizes(self) -> set[int]:
         """The nodes that take sizes of tensors and compute with these: whoever they are of, they do no work."""
         graph, sizes, made = self._seen.graph, set[int](), set[str]()
+        constants = {name for node in graph.nodes if node.op_type == "Constant" for name in node.output}
         for index, node in enumerate(graph.nodes):
-            computed = [name for name in graph.reads[index] if not graph.is_held(name)]
+            computed = [name for name in graph.reads[index] if name not in constants and not graph.is_held(name)]
             is_of_sizes = node.op_type in _OF_SIZES and bool(computed) and made.issuperset(computed)
             if is_of_sizes or node.op_type in SIZE_OPS:
                 sizes.add(index)

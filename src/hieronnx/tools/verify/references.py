@@ -13,6 +13,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.runtime.sessions import Runner
 from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, find_boundaries
+from hieronnx.tools.verify.deviation import fit
 from hieronnx.tools.verify.judging import Noise
 from hieronnx.tools.verify.observing import Observation
 
@@ -115,7 +116,7 @@ class FileReference:
     def _fit(self, sample: Sample) -> dict[str, Array]:
         """Return the inputs in the types that this file takes: one of the two may take half floats."""
         types = {item.name: item.dtype for item in self._runner.inputs}
-        return {name: np.asarray(array, types.get(name)) for name, array in sample.feeds.items()}
+        return {name: _fit_floats(array, types.get(name)) for name, array in sample.feeds.items()}
 
     def measure_noise(self, sample: Sample, calls: Collection[CallId], known: Collection[Hashable]) -> NoiseTable:
         """Measure what its own format does, where that is a coarse one.
@@ -131,7 +132,9 @@ class FileReference:
         seen.run()
         shared = set(known)
         own.known = {tensor: key for tensor, key in own.known.items() if key in shared}
-        made = {call: own.returned[call] for call in calls if call in own.returned}
+        returned = {call: own.returned.get(call, {}) for call in calls}
+        made = {call: {t: place for t, place in found.items() if t in own.known} for call, found in returned.items()}
+        made = {call: places for call, places in made.items() if places}
         tensors = [tensor for tensor in own.known if tensor in seen.graph.producers]
         slices = [seen.cut_call(call, list(places)) for call, places in made.items()]
         found = seen.measure_noise([*slices, *map(seen.cut_segment, tensors)], singles=False)
@@ -141,3 +144,8 @@ class FileReference:
         for tensor, noise in zip(tensors, found[len(made) :], strict=True):
             table.update((own.known[tensor], item) for item in noise.values())
         return table
+
+
+def _fit_floats(array: Array, dtype: np.dtype[Any] | None) -> Array:
+    """Return floats in the precision of a type of floats; all else as it is."""
+    return array if dtype is None or {array.dtype.kind, dtype.kind} != {"f"} else fit(array, dtype)

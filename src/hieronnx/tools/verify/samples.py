@@ -14,6 +14,7 @@ from hieronnx.runtime.fitting import draw_fitting
 from hieronnx.runtime.inputs import FileInput
 from hieronnx.runtime.runs import Inputs, split_inputs
 from hieronnx.runtime.sessions import Array, Runner
+from hieronnx.tools.verify.deviation import fit
 from hieronnx.tools.verify.references import Sample
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def _feed_recorded(
     received = name_received(model, args, kwargs)
     arguments = {item: received.get(recorded[item.name]) for item in inputs}
     arrays = {item: np.array(array_of(tensor)) for item, tensor in arguments.items() if tensor is not None}
-    return {item.name: array.astype(item.dtype, copy=False) for item, array in arrays.items()}
+    fitting = {item: array for item, array in arrays.items() if item.dtype and item.dtype.kind == array.dtype.kind}
+    return {item.name: fit(array, item.dtype) for item, array in fitting.items() if item.dtype is not None}
 
 
 def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput], model: nn.Module) -> dict[str, Any]:

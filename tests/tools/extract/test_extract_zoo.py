@@ -180,7 +180,6 @@ UNRECEIVED_AT_OTHER_SIZES = {
 UNKNOWN_AT_OTHER_SIZES = {
     "bart-torchscript": 1,
     "llama-dynamo": 1,
-    "llama_with_past-dynamo": 1,
     "mixtral-dynamo": 1,
 }
 

@@ -188,9 +188,14 @@ class View:
         return outer
 
     @cached_property
+    def functions(self) -> dict[str, int]:
+        """The graphs that are functions, by the operators that call them."""
+        return {graph.key: number for number, graph in enumerate(self.graphs) if number and graph.owner is None}
+
+    @cached_property
     def repeated(self) -> frozenset[int]:
         """The functions that run more than once, and the bodies in them: a node there stands for several."""
-        functions = {graph.key: number for number, graph in enumerate(self.graphs) if number and graph.owner is None}
+        functions = self.functions
         called: dict[int, list[int]] = {number: [] for number in (0, *functions.values())}
         for node in self.nodes:
             if node.op in functions:
@@ -286,8 +291,7 @@ class View:
     @cached_property
     def literals(self) -> frozenset[int]:
         """The nodes that read nothing and always give the same: `Constant` and the like; calls of functions do work."""
-        functions = {graph.key for graph in self.graphs if graph.owner is None}
-        nodes = ((index, node) for index, node in enumerate(self.nodes) if node.op not in functions)
+        nodes = ((index, node) for index, node in enumerate(self.nodes) if node.op not in self.functions)
         alone = (index for index, node in nodes if not node.reads and node.makes)
         return frozenset(index for index in alone if all(self.flow.literal[t] for t in self.nodes[index].makes))
 

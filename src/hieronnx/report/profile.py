@@ -282,7 +282,7 @@ def _make_changes(comparison: ProfileComparison, top: int | None) -> _Section:
     alike = len(comparison.changes) - len(changed)
     told = f"{count(len(changed), 'call')} changed by more than noise, {alike:,} did not"
     if not comparison.conclusive:
-        told = "too few runs to tell a change from noise; 20 or more can (--runs)"
+        told = "too few runs to tell a change from noise; 20 or more of both can (--runs)"
     turns = "runs taken in turns" if comparison.interleaved else "runs of another time: what else ran then is not known"
     below = f"against {comparison.other}: {whole}; {told}; {turns}"
     return _Section("Changes", ("call", "before", "±", "after", "±", "change", "noise"), rows, below)

@@ -114,12 +114,8 @@ def test_a_fault_in_a_cache_is_that_of_the_layer(tmp_path: Path) -> None:
     assert not [call.module for call in result.skipped if call.live]
     altered = onnx.load(path)
     hierarchy = hieronnx.load(path)
-    joined = [
-        (index, node)
-        for index, node in enumerate(altered.graph.node)
-        if node.op_type == "Concat" and any("value" in name for name in node.input)
-    ]
-    _, node = joined[-1]
+    joined = (node for node in altered.graph.node if node.op_type == "Concat")
+    *_, node = (node for node in joined if any("value" in name for name in node.input))
     layer = hierarchy.node_by_key["", node.output[0]].scope
     node.input[:] = [*reversed(node.input)]
     onnx.save(altered, tmp_path / "altered.onnx")

@@ -262,14 +262,11 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
         places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
         if any(_is_own(sums.kernels[place], call) for place in places):
             continue
-        origins: dict[str, CallId] = {}  # of a module that was called several times, the first call stands for all
-        for origin in (o for place in places for o in sums.kernels[place].origins if o != call):
-            origins.setdefault(origin.module, origin)
-        same = origins.pop(call.module, None)
-        others = list(origins.values())
+        others = _find_others(call, (sums.kernels[place] for place in places))
+        same = others.pop(call.module, None)
         what = f"its {nodes} nodes" if nodes > 1 else "its node"
         if others:
-            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others)}"
+            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others.values())}"
         elif same is not None:
             told[call] = f"its work is done once, in {_name_some([same])}"
         elif folded[call]:
@@ -277,12 +274,23 @@ def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
             told[call] = f"{what} {'were' if nodes > 1 else 'was'} folded into {into}"
         else:
             told[call] = f"nothing is left to run of {what}"
-    for call in (call for call in sums.parts if call not in before and call not in told):
-        nodes_there = (sums.kernels[place].node for place, _ in sums.parts[call])
-        scopes = dict.fromkeys(node.scope for node in nodes_there if node is not None and node.scope != call)
-        if scopes:
-            told[call] = f"its work is done once, in {_name_some(scopes)}"
-    return told
+    without_nodes = [call for call in sums.parts if call not in before and call not in told]
+    return told | {call: where for call in without_nodes if (where := _tell_once(call, sums))}
+
+
+def _find_others(call: CallId, kernels: Iterable[Kernel]) -> dict[str, CallId]:
+    """Return the other calls whose work kernels do, by module; of one that was called several times, the first."""
+    others: dict[str, CallId] = {}
+    for origin in (origin for kernel in kernels for origin in kernel.origins if origin != call):
+        others.setdefault(origin.module, origin)
+    return others
+
+
+def _tell_once(call: CallId, sums: _CallSums) -> str:
+    """Tell who has the nodes that do the work of a call which has none, as of another one."""
+    nodes = (sums.kernels[place].node for place, _ in sums.parts[call])
+    scopes = dict.fromkeys(node.scope for node in nodes if node is not None and node.scope != call)
+    return f"its work is done once, in {_name_some(scopes)}" if scopes else ""
 
 
 def _name_some(calls: Iterable[CallId]) -> str:

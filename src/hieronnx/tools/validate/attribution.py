@@ -36,13 +36,12 @@ def check_enclosing(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | Non
 
 def _enclosing_scopes(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | None]) -> dict[int, CallId]:
     """Return the call that each graph runs in: of a body its node's, of a function the lowest above all its uses."""
-    functions = {graph.key: number for number, graph in enumerate(view.graphs) if graph.key and graph.owner is None}
     sites: dict[int, list[CallId | None]] = defaultdict(list)
     for index, node in enumerate(nodes):
         scope = node.scope if node is not None and node.evidence != "root" else None
         for graph in view.nodes[index].bodies:
             sites[graph].append(scope)
-        if (called := functions.get(view.nodes[index].op)) is not None:
+        if (called := view.functions.get(view.nodes[index].op)) is not None:
             sites[called].append(scope)
     return {
         graph: hierarchy.tree.lowest_above(scope for scope in scopes if scope is not None)

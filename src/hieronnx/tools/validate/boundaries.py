@@ -73,14 +73,13 @@ def _find_data(view: View, nodes: Sequence[Placed | None]) -> dict[int, Placed]:
     function gives that may be a size.
     """
     makers = ((index, node) for index, node in enumerate(nodes) if node is not None)
-    functions = {graph.key for graph in view.graphs[1:] if graph.owner is None}
     return {
         tensor: node
         for index, node in makers
         if view.nodes[index].passes_on is None
         for tensor in view.nodes[index].makes
         if view.flow.is_data(tensor) and not view.flow.constant[tensor]
-        if view.nodes[index].op not in functions or not _may_be_size(view.types[tensor])
+        if view.nodes[index].op not in view.functions or not _may_be_size(view.types[tensor])
     }
 
 

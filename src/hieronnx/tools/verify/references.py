@@ -132,9 +132,10 @@ class FileReference:
         seen.run()
         shared = set(known)
         own.known = {tensor: key for tensor, key in own.known.items() if key in shared}
-        returned = {call: own.returned.get(call, {}) for call in calls}
-        made = {call: {t: place for t, place in found.items() if t in own.known} for call, found in returned.items()}
-        made = {call: places for call, places in made.items() if places}
+        made: dict[CallId, dict[str, str]] = {}
+        for call in calls:
+            if places := {t: place for t, place in own.returned.get(call, {}).items() if t in own.known}:
+                made[call] = places
         tensors = [tensor for tensor in own.known if tensor in seen.graph.producers]
         slices = [seen.cut_call(call, list(places)) for call, places in made.items()]
         found = seen.measure_noise([*slices, *map(seen.cut_segment, tensors)], singles=False)

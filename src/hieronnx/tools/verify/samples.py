@@ -71,10 +71,13 @@ def _feed_recorded(
     from hieronnx.capture.eager import array_of
 
     received = name_received(model, args, kwargs)
-    arguments = {item: received.get(recorded[item.name]) for item in inputs}
-    arrays = {item: np.array(array_of(tensor)) for item, tensor in arguments.items() if tensor is not None}
-    fitting = {item: array for item, array in arrays.items() if item.dtype and item.dtype.kind == array.dtype.kind}
-    return {item.name: fit(array, item.dtype) for item, array in fitting.items() if item.dtype is not None}
+    feeds: dict[str, Array] = {}
+    for item in inputs:
+        tensor = received.get(recorded[item.name])
+        array = None if tensor is None else np.array(array_of(tensor))
+        if array is not None and item.dtype is not None and item.dtype.kind == array.dtype.kind:
+            feeds[item.name] = fit(array, item.dtype)
+    return feeds
 
 
 def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput], model: nn.Module) -> dict[str, Any]:

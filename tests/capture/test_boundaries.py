@@ -143,6 +143,33 @@ class InPlace(nn.Module):
         return before + self.inner(h)
 
 
+class Sums(nn.Module):
+    """Adds to a tensor of its own in place, and returns it through a module that does nothing to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.sin(x)
+        h += torch.cos(x)
+        return self.dropout(h)
+
+
+class InPlaceElsewhere(nn.Module):
+    """Changes another tensor between two calls that pass one on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums, self.inner = Sums(), Affine()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.sums(x)
+        other = torch.exp(x)
+        other.clamp_(0.5, 2.0)
+        return self.inner(h) + other
+
+
 class Doubles(nn.Module):
     """Changes its own argument and returns it."""
 
@@ -291,6 +318,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         GivesObject,
         GivesSlots,
         InPlace,
+        InPlaceElsewhere,
         InPlaceInside,
         Alias,
         PassedOn,

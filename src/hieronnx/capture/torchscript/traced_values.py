@@ -36,6 +36,8 @@ class TracedValues:
         self._probe: TraceProbe | None = None
         self._versions: dict[int, int] = {}
         """How often memory had been written to before the run, by its address."""
+        self._current: dict[int, int] = {}
+        """How often it had been when a value was seen in it, by torch's number for the value."""
         self._marks = 0
         self._positions: dict[tuple[int | None, int], int] = {}
         """The values that calls exchange: of a marked node or, without mark, of the graph's inputs; and the index."""
@@ -58,6 +60,7 @@ class TracedValues:
         """Begin again: the model is about to run."""
         self.recorder.calls.clear()
         self._positions.clear()
+        self._current.clear()
         self._probe = TraceProbe()
         given = [value for value in args if isinstance(value, torch.Tensor)]
         tensors = (*given, *model.parameters(), *model.buffers())
@@ -67,15 +70,19 @@ class TracedValues:
 
     def _number_tensors(self, tensors: Sequence[torch.Tensor]) -> Iterator[int | None]:
         assert self._probe is not None
-        return map(self._number_value, self._probe.values(tensors), map(self._is_written, tensors))
+        return map(self._number_value, self._probe.values(tensors), tensors)
 
-    def _is_written(self, tensor: torch.Tensor) -> bool:
+    def _is_written(self, tensor: torch.Tensor, value: torch.Value) -> bool:
+        """Say whether memory was written to since a value was made; as far as known, for others are written, too."""
         version = _version(tensor)
-        return version != 0 and version != self._versions.get(_memory(tensor), 0)
+        if version in (0, self._versions.get(_memory(tensor), 0), self._current.get(value.unique())):
+            return False
+        return was_written_since(value)
 
-    def _number_value(self, value: torch.Value | None, written: bool) -> int | None:
-        if value is None or (written and was_written_since(value)):
+    def _number_value(self, value: torch.Value | None, tensor: torch.Tensor) -> int | None:
+        if value is None or self._is_written(tensor, value):
             return None
+        self._current[value.unique()] = _version(tensor)
         node = value.node()
         if node.kind() == "prim::Param":
             mark = None

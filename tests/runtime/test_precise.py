@@ -95,6 +95,44 @@ def test_a_whole_exponent_in_half_precision_stays_one(opset: int) -> None:
     assert np.isfinite(moved).all()
 
 
+def test_each_draw_is_another_and_the_same_each_time() -> None:
+    model = build([helper.make_node("MatMul", ["x", "w"], ["y"])], TensorProto.FLOAT, w=WEIGHT)
+    first, again, second = (run(dither(model, singles=True, draw=draw), X) for draw in (0, 0, 1))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_how_large_something_is_to_be_is_not_moved(kind: type[np.floating]) -> None:
+    """A size of 2.9999998 would be one less."""
+    resize = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="nearest")
+    model = build([resize], TensorProto.FLOAT, scales=np.array([3, 1.5], np.float32))
+    if kind is np.float16:
+        cast = helper.make_node("Cast", ["half"], ["x"], to=TensorProto.FLOAT)
+        model.graph.node.insert(0, cast)
+        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("half", TensorProto.FLOAT16, [4, 8]))
+    session = ort.InferenceSession(dither(make_precise(model), singles=True).SerializeToString())
+    (found,) = session.run(None, {model.graph.input[0].name: X.astype(kind)})
+    assert found.shape == (12, 12)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_numbers_that_share_a_step_and_are_all_zero_were_not_rounded(axis: int) -> None:
+    """A channel that is not used has a step, too, and that may be large."""
+    model = static()
+    weight, scale = (next(t for t in model.graph.initializer if t.name == name) for name in ("w", "ws"))
+    array, steps = numpy_helper.to_array(weight).copy(), numpy_helper.to_array(scale).copy()
+    steps[3] = 1.0
+    array[(slice(None), 3) if axis else 3] = 0
+    weight.CopyFrom(numpy_helper.from_array(array, "w"))
+    scale.CopyFrom(numpy_helper.from_array(steps, "ws"))
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            attribute.i = axis
+    exact, moved = (run(m, X) for m in (make_precise(model), dither(make_precise(model), singles=False)))
+    assert 0 < np.abs(moved - exact).max() < 0.1
+
+
 def test_a_bound_below_stays_one() -> None:
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),

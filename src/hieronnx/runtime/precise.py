@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import prod
+from string import ascii_lowercase
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import onnx
@@ -26,6 +28,10 @@ from hieronnx.runtime.unrounded import MADE, undo_rounding
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 _ROUNDING = {TensorProto.FLOAT16: 2.0**-11, TensorProto.BFLOAT16: 2.0**-8, TensorProto.FLOAT: 2.0**-24}
 """Half a unit in the last place of a number of each type, as a part of it at most."""
+_SIZES = {"Resize": (1, 3), "Upsample": (1, 2)}
+"""The inputs that say how large something is to be: from which on, and up to which."""
+_MOST = (1 << 24) - 1
+"""The largest whole number up to which single floats have all."""
 _SMALL_STEP = 2.0**-4
 """From one number to the next that a type has, where a whole number is hardly one by chance."""
 _FEW_BITS, _IN_FLOATS = "MatMulNBits", 1
@@ -59,15 +65,15 @@ def find_unknown(precise: onnx.ModelProto) -> frozenset[str]:
     return find_quantized(precise) - _UNDONE
 
 
-def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
+def dither(precise: onnx.ModelProto, *, singles: bool, draw: int = 0) -> onnx.ModelProto:
     """Return a precise model with its rounded weights moved by half a step at most, at random.
 
-    `singles` says whether weights and inputs in single precision count as rounded, too.
+    `singles` says whether weights and inputs in single precision count as rounded, too; each `draw` is another.
     """
     made = onnx.ModelProto()
     made.CopyFrom(precise)
     del made.graph.node[:]
-    moving = _Moving(precise, singles)
+    moving = _Moving(precise, singles, draw)
     made.graph.node.extend(step for node in precise.graph.node for step in moving.rewrite(node))
     head = list(moving.steps)
     body = onnx.GraphProto(node=[*head, *made.graph.node])
@@ -79,19 +85,24 @@ def dither(precise: onnx.ModelProto, *, singles: bool) -> onnx.ModelProto:
 class _Moving:
     """Rewrites nodes to read moved weights; what moves them is in `steps`.
 
-    A single number in single precision is what somebody wrote down, and may be an exponent: it stays.
+    A single number in single precision is what somebody wrote down, and may be an exponent: it stays. So do numbers
+    that say how large something is to be.
     """
 
-    def __init__(self, model: onnx.ModelProto, singles: bool) -> None:
+    def __init__(self, model: onnx.ModelProto, singles: bool, draw: int) -> None:
         graph = model.graph
         types = {TensorProto.FLOAT} if singles else set()
+        has_einsum = any(item.version >= 12 for item in model.opset_import if item.domain in ("", "ai.onnx"))
+        self._dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer} if has_einsum else {}
+        self._sizes = {name for node in graph.node for name in node.input[slice(*_SIZES.get(node.op_type, (0, 0)))]}
         rounded = {t.name: t.data_type for t in graph.initializer if t.data_type in types and prod(t.dims) > 1}
         rounded |= {v.name: v.type.tensor_type.elem_type for v in graph.input if v.type.tensor_type.elem_type in types}
         self.steps: list[onnx.NodeProto] = []
         self._moved: dict[str, str] = {}
-        self._count = 0
+        self._number, self._count = draw, 0
         for name, kind in rounded.items():
-            self._moved[name] = self._scale(name, _ROUNDING[kind])
+            if name not in self._sizes:
+                self._moved[name] = self._scale(name, _ROUNDING[kind])
 
     def rewrite(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the nodes to put into the place of one."""
@@ -100,7 +111,7 @@ class _Moving:
         kept.input[:] = [self._moved.get(name, name) for name in node.input]
         if node.op_type == "DequantizeLinear" and not node.input[0].startswith(MADE):  # a limit is no weight
             yield from self._move_dequantized(kept)
-        elif node.op_type == "Cast" and node.name.startswith(_WIDENED):
+        elif node.op_type == "Cast" and node.name.startswith(_WIDENED) and node.output[0] not in self._sizes:
             yield from self._move_widened(kept)
         elif node.op_type == _FEW_BITS:
             yield from self._move_few_bits(kept)
@@ -110,7 +121,7 @@ class _Moving:
     def _scale(self, name: str, part: float) -> str:
         # Towards zero, for masks have the largest number that there is, and must not become infinite.
         random, moved = self._name(), self._name()
-        self.steps.append(_draw(name, random, 1 - 2 * part, 1.0, self._count))
+        self.steps.append(self._draw(name, name, random, 1 - 2 * part, 1.0))
         self.steps.append(helper.make_node("Mul", [name, random], [moved]))
         return moved
 
@@ -119,7 +130,7 @@ class _Moving:
         node.output[0] = self._name()
         part = _ROUNDING[int(node.name.removeprefix(_WIDENED).split()[0])]
         yield node
-        yield _draw(node.output[0], random, 1 - part, 1 + part, self._count)
+        yield self._draw(node.input[0], node.output[0], random, 1 - part, 1 + part)
         moved = self._name()
         yield helper.make_node("Mul", [node.output[0], random], [moved])
         yield from self._keep_whole(node.output[0], moved, output, _SMALL_STEP / (2 * part))
@@ -141,7 +152,10 @@ class _Moving:
         yield helper.make_node("Where", [is_moved, moved, name], [output])
 
     def _move_dequantized(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Yield what adds up to half a step to each number; the steps are what ones stand for."""
+        """Yield what adds up to half a step to each number; the steps are what ones stand for.
+
+        Where all numbers of a step are zero, as those of an unused channel, none was rounded.
+        """
         output, whole = node.output[0], node.input[0]
         node.output[0] = self._name()
         shape, one, ones, alike, steps, random, added = (self._name() for _ in range(7))
@@ -156,9 +170,28 @@ class _Moving:
         scaled.input[:] = [alike, node.input[1]]
         scaled.output[:] = [steps]
         yield scaled
-        yield _draw(node.output[0], random, -0.5, 0.5, self._count)
+        yield self._draw(whole, node.output[0], random, -0.5, 0.5)
         yield helper.make_node("Mul", [steps, random], [added])
+        if (sharing := self._find_sharing(node)) is not None:
+            size, total, used, kept = (self._name() for _ in range(4))
+            letters, step = sharing
+            yield helper.make_node("Abs", [node.output[0]], [size])
+            yield helper.make_node("Einsum", [size], [total], equation=f"{letters}->{step}")
+            yield helper.make_node("Sign", [total], [used])
+            yield helper.make_node("Einsum", [added, used], [kept], equation=f"{letters},{step}->{letters}")
+            added = kept
         yield helper.make_node("Add", [node.output[0], added], [output])
+
+    def _find_sharing(self, node: onnx.NodeProto) -> tuple[str, str] | None:
+        """Return a letter for each axis of weights, and that of the axis along which steps differ; None if unknown."""
+        weight, scale = (self._dims.get(name) for name in node.input[:2])
+        attributes = {attribute.name: attribute.i for attribute in node.attribute}
+        if weight is None or scale is None or attributes.get("block_size") or len(weight) > len(ascii_lowercase):
+            return None
+        letters = ascii_lowercase[: len(weight)]
+        if prod(scale) == 1:
+            return letters, ""
+        return letters, letters[attributes.get("axis", 1) if len(weight) > 1 else 0]
 
     def _move_few_bits(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield what adds the product with up to half a step for each number; a block of them has one step."""
@@ -179,7 +212,7 @@ class _Moving:
             yield _hold(name, np.array(numbers, np.int64))
         yield helper.make_node("Reshape", [node.input[2], by_block], [steps])
         shape = [rows, blocks, block]
-        seed = float(self._count)
+        seed = self._find_seed(node.input[1])
         yield helper.make_node("RandomUniform", [], [random], low=-0.5, high=0.5, seed=seed, shape=shape)
         yield helper.make_node("Mul", [steps, random], [moved])
         yield helper.make_node("Reshape", [moved, by_row], [flat])
@@ -188,6 +221,14 @@ class _Moving:
         yield helper.make_node("MatMul", [node.input[0], weights], [added])
         yield helper.make_node("Add", [node.output[0], added], [output])
 
+    def _draw(self, weight: str, like: str, output: str, low: float, high: float) -> onnx.NodeProto:
+        seed = self._find_seed(weight)
+        return helper.make_node("RandomUniformLike", [like], [output], low=low, high=high, seed=seed)
+
+    def _find_seed(self, weight: str) -> float:
+        """Return what to draw with for a weight: the same wherever it is read."""
+        return float(crc32(f"{self._number} {weight}".encode()) & _MOST)
+
     def _name(self) -> str:
         self._count += 1
         return f"hieronnx dithered {self._count}"
@@ -195,10 +236,6 @@ class _Moving:
 
 def _hold(name: str, value: np.generic | np.ndarray[Any, Any]) -> onnx.NodeProto:
     return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value)))
-
-
-def _draw(like: str, output: str, low: float, high: float, seed: int) -> onnx.NodeProto:
-    return helper.make_node("RandomUniformLike", [like], [output], low=low, high=high, seed=float(seed))
 
 
 # -- half precision -----------------------------------------------------------------------------------------

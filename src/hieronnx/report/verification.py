@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,10 @@ _COLUMNS = ("call", "module", "introduced", "accumulated", "noise", "")
 _CULPRIT_COLUMNS = ("culprit", "class", "introduced", "max abs", "SNR", "accumulated", "times the noise")
 _NUMBERS = ("introduced", "accumulated", "noise", "max abs", "SNR", "times the noise")
 _MARKS = {"right": ("✓", "green"), "noisy": ("~", "yellow"), "wrong": ("✗", "red")}
+_CAUSES = {
+    "saturation": "lost by sums that ONNX Runtime clips on this processor, not by the file",
+    "range": "made by numbers outside the ranges that the file was calibrated for",
+}
 _FEW = 6
 _ABSURD = 1e6
 _MOST_REASONS = 5
@@ -124,15 +128,17 @@ def _render_culprits(result: VerifyResult, top: int | None, colour: bool) -> str
 
 
 def _describe_culprit(culprit: Culprit) -> Iterator[str]:
-    error = culprit.introduced
-    yield f"introduced {_spell(error)}"
+    error = culprit.worst
+    yield f"introduced {_spell(culprit.introduced)}"
     yield f"accumulated {_spell(culprit.accumulated)}"
     excess = (
         "no rounding explains it" if culprit.excess > 1e6 else f"{culprit.excess:,.1f} times what rounding may make"
     )
     yield f"{excess}; look at '{clean_line(error.tensor)}', sample {error.sample}"
+    if error.where:
+        yield f"it differs at [{error.where}] alone"
     if culprit.cause:
-        yield "most of the introduced error is lost by sums that ONNX Runtime clips on this processor, not by the file"
+        yield f"most of the introduced error is {_CAUSES[culprit.cause]}"
     operators = [f"{name} × {number}" if number > 1 else name for name, number in culprit.operators.items()]
     yield f"{count(len(culprit.nodes), 'node')}: {list_some(operators, _FEW)}"
     names = [f"'{clean_line(node.name or node.output)}'" for node in culprit.nodes if node.op_type != "Constant"]
@@ -152,9 +158,12 @@ def _spell(error: Deviation) -> str:
 
 def _list_skipped(result: VerifyResult) -> Iterator[str]:
     """Yield why calls with nodes of their own were not compared."""
-    reasons = Counter(call.reason for call in result.skipped if call.live)
-    for reason, number in reasons.most_common(_MOST_REASONS):
-        yield f"not compared: {count(number, 'call')}: {clean_line(reason)}"
+    calls: dict[str, list[str]] = defaultdict(list)
+    for call in result.skipped:
+        if call.live:
+            calls[call.reason].append(name_call(CallId(call.module, call.call)))
+    for reason, named in sorted(calls.items(), key=lambda item: -len(item[1]))[:_MOST_REASONS]:
+        yield f"not compared: {list_some(named, _FEW)}: {clean_line(reason)}"
 
 
 def _describe(result: VerifyResult) -> Text:

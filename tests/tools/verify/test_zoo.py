@@ -170,12 +170,13 @@ def check_faults(name: str, exporter: str, kind: str, folder: Path, faults: int)
         output = next(filter(None, base.graph.node[fault.node].output))
         scope = hierarchy.node_by_key["", output].scope
         after = {call.id: call for call in result.calls}
-        nearest = next(call for call in hierarchy.tree.ancestors(scope) if call in after)
+        above = list(hierarchy.tree.ancestors(scope))
+        nearest = next(call for call in above if call in after)
         noise = max(before.get(nearest, 0.0), after[nearest].noise or 0.0, 1e-6)
         if after[nearest].introduced.severity > 10 * noise:
             seen += 1
             first = result.culprits[0].id if result.culprits else None
-            if first != nearest:
+            if first not in above[: above.index(nearest) + 1]:
                 missed.append(f"{name} {exporter} {kind} {fault.kind} in '{scope}': '{first}', not '{nearest}'")
     return seen, missed
 

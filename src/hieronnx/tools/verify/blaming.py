@@ -19,9 +19,9 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
     suspects = [(_find_suspect(hierarchy, segment, errors), segment) for segment in errors.segments.values()]
     # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame.
     for call, segment in sorted(suspects, key=lambda item: -tree.depth(item[0])):
-        if explained.isdisjoint(segment.nodes):
+        if explained.isdisjoint(segment.working):
             blamed.setdefault(call, []).append(segment)
-        explained.update(segment.nodes)
+        explained.update(segment.working)
     wrong = [call for call, found in errors.calls.items() if found.introduced.excess > 1]
     for call in sorted(wrong, key=tree.depth, reverse=True):
         nodes = errors.calls[call].nodes
@@ -33,15 +33,14 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
 
 
 def _find_suspect(hierarchy: Hierarchy, segment: SegmentError, errors: SampleErrors) -> CallId:
-    """Return the call that a wrong tensor is blamed on: the lowest that has all the nodes, of those that were compared.
+    """Return the call that a wrong tensor is blamed on: the lowest that has all the nodes, compared itself or not.
 
     Where a call below it makes the tensor, and is wrong on the reference's own inputs, it is that one.
     """
     tree, owner = hierarchy.tree, segment.owner
     below = (call for call in tree.below(owner) if call in errors.calls and call != owner)
     wrong = [call for call in below if _makes_wrong(errors.calls[call], segment)]
-    nearest = next((call for call in tree.ancestors(owner) if call in errors.calls), owner)
-    return max(wrong, key=tree.depth, default=nearest)
+    return max(wrong, key=tree.depth, default=owner)
 
 
 def _makes_wrong(call: CallErrors, segment: SegmentError) -> bool:
@@ -75,6 +74,7 @@ def _describe(hierarchy: Hierarchy, call_id: CallId, segments: Sequence[SegmentE
         excess=worst.excess,
         nodes=nodes,
         operators=dict(Counter(node.op_type for node in nodes)),
+        worst=worst.deviation,
         fused_with=_find_fused(hierarchy, call_id, nodes),
         cause=introduced.cause,
     )

@@ -14,6 +14,8 @@ from hieronnx.hierarchy.records import BoundTensor, Call, CallId
 from hieronnx.runtime.flattening import Flat
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Layout: TypeAlias = tuple[int, ...]
+"""The axes of the reference's value, in the order in which the file has them."""
 NamedValues: TypeAlias = Mapping[str, Hashable]
 """What a call received or returned: by the argument or place the key of the value."""
 
@@ -43,12 +45,14 @@ class Boundaries:
         received: The tensors that each call received, of those that are known at first, and the arguments they are.
         returned: What each call returned: the tensor, and its place there.
         skipped: Why calls cannot be compared.
+        layouts: For tensors that have the reference's numbers in another layout the order of its axes.
     """
 
     known: dict[str, Hashable] = field(default_factory=dict)
     received: dict[CallId, dict[str, str]] = field(default_factory=dict)
     returned: dict[CallId, dict[str, str]] = field(default_factory=dict)
     skipped: dict[CallId, str] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
 
 
 def find_boundaries(

@@ -10,6 +10,8 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
+_VISIBLE, _MUCH = 1e-5, 1e-2
+"""The error from which on it is told where it is, and the part of the largest difference that counts as one."""
 _ALIKE = 0.1
 """How far apart two tensors may be that are the same but for rounding, as a part of how much their numbers vary."""
 
@@ -30,6 +32,8 @@ class Deviation:
         infs: At how many places only one of them is infinite.
         mismatch: What makes them different beyond numbers: another shape, or numbers of another kind.
         sample: The sample that it is worst on.
+        where: The part of the tensor outside which nothing of that size differs, as an index, `1, 0:3, :`; empty where
+            that is the whole, or the error is that of rounding.
     """
 
     tensor: str
@@ -43,6 +47,7 @@ class Deviation:
     infs: int = 0
     mismatch: str = ""
     sample: int = 0
+    where: str = ""
 
     @property
     def is_broken(self) -> bool:
@@ -71,8 +76,11 @@ def measure(tensor: str, actual: Array, expected: Array) -> Deviation:
     apart = np.abs(a - e)
     most = float(apart.max())
     if not math.isfinite(most) or _is_near_limit(a, actual.dtype) or _is_near_limit(e, actual.dtype):
-        return _measure_odd(tensor, a, e, actual.dtype)
-    return _measure_finite(tensor, a, e, apart, most)
+        return _measure_odd(tensor, a, e, actual)
+    found = _measure_finite(tensor, a, e, apart, most)
+    if found.relative > _VISIBLE:
+        return replace(found, where=_describe_place(apart > most * _MUCH, actual.shape))
+    return found
 
 
 def has_same_numbers(actual: Array, expected: Array) -> bool:
@@ -87,15 +95,16 @@ def has_same_numbers(actual: Array, expected: Array) -> bool:
     return spread > 0 and bool(_take_rms(a - e) < _ALIKE * spread)
 
 
-def _measure_odd(tensor: str, a: Array, e: Array, dtype: np.dtype[Any]) -> Deviation:
+def _measure_odd(tensor: str, a: Array, e: Array, actual: Array) -> Deviation:
     """Measure tensors that are not finite everywhere, or nearly not: masks are that, and mean that."""
-    a, e = (np.where(_near_limit(array, dtype), np.copysign(np.inf, array.real), array) for array in (a, e))
+    a, e = (np.where(_near_limit(array, actual.dtype), np.copysign(np.inf, array.real), array) for array in (a, e))
     same = (a == e) | (np.isnan(a) & np.isnan(e))
     finite = np.isfinite(a) & np.isfinite(e)
     odd = ~finite & ~same
     if odd.any():
         nans = int((np.isnan(a) != np.isnan(e)).sum())
-        return Deviation(tensor, max_abs=math.inf, nans=nans, infs=int(odd.sum()) - nans)
+        where = _describe_place(odd, actual.shape)
+        return Deviation(tensor, max_abs=math.inf, nans=nans, infs=int(odd.sum()) - nans, where=where)
     if not finite.any():
         return Deviation(tensor)
     a, e = a[finite], e[finite]
@@ -120,6 +129,21 @@ def _measure_finite(tensor: str, a: Array, e: Array, apart: Array, most: float) 
         snr_db=-20 * math.log10(relative) if signal else -math.inf,
         cosine=float(np.vdot(e, a).real) / a.size / (size * signal) if size and signal else None,
     )
+
+
+def _describe_place(flat: Array, shape: tuple[int, ...]) -> str:
+    """Write the smallest part of a tensor that has all marked places, as an index; nothing where that is the whole."""
+    places = np.nonzero(flat.reshape(shape))
+    spans = [(int(found.min()), int(found.max()) + 1, size) for found, size in zip(places, shape, strict=True)]
+    if all(stop - start == size for start, stop, size in spans):
+        return ""
+    return ", ".join(_describe_span(*span) for span in spans)
+
+
+def _describe_span(start: int, stop: int, size: int) -> str:
+    if stop - start == size:
+        return ":"
+    return str(start) if stop - start == 1 else f"{start}:{stop}"
 
 
 def _take_rms(array: Array) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hieronnx.errors import HieronnxError
 from hieronnx.files.arrays import make_folder, write_arrays, write_text
 from hieronnx.files.opening import OpenedModel, open_structure
+from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import escape
 from hieronnx.runtime.sessions import open_runner
 from hieronnx.tools.extract.extracting import Extractor
@@ -27,8 +28,10 @@ for name, array in zip(expected.files, session.run(expected.files, dict(np.load(
 '''
 
 
-def dump_culprit(opened: OpenedModel, run: SampleRun, culprit: Culprit, folder: Path) -> Path:
+def dump_culprit(opened: OpenedModel, run: SampleRun, culprit: Culprit, part_of: CallId, folder: Path) -> Path:
     """Write the part of a culprit with what it was given and should give; return its folder.
+
+    The part is that of `part_of`: the call itself or, where nobody knows what that should give, the nearest above it.
 
     Raises:
         HieronnxError: If the part cannot be taken out, run or written.
@@ -37,15 +40,15 @@ def dump_culprit(opened: OpenedModel, run: SampleRun, culprit: Culprit, folder: 
     make_folder(place)
     part = place / "part.onnx"
     extractor = Extractor(opened.path or opened.model)
-    extractor.extract([extractor.hierarchy.call_by_id[culprit.id]], part)
+    extractor.extract([extractor.hierarchy.call_by_id[part_of]], part)
     with open_runner(open_structure(part)) as runner:
         inputs = run.collect([item.name for item in runner.inputs])
         actual = runner.run(inputs)
     expected = run.collect_expected(list(actual))
     if not expected:
-        raise HieronnxError(f"nothing is known of what '{culprit.id}' should give")
+        raise HieronnxError(f"nothing is known of what '{part_of}' should give")
     write_arrays(place / "inputs.npz", inputs)
     write_arrays(place / "actual.npz", {name: actual[name] for name in expected})
     write_arrays(place / "expected.npz", expected)
-    write_text(place / "reproduce.py", _SCRIPT.format(call=str(culprit.id) or "the root"))
+    write_text(place / "reproduce.py", _SCRIPT.format(call=str(part_of) or "the root"))
     return place

@@ -8,7 +8,8 @@ should be to the first that is not as it should be are only the nodes of one cal
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from hieronnx.tools.verify.deviation import Deviation
@@ -16,6 +17,8 @@ from hieronnx.tools.verify.result import Cause, Verdict
 
 Noise: TypeAlias = tuple[float, float]
 """The root of the mean square of what rounding does to a tensor, and the most of it."""
+
+Lost: TypeAlias = Mapping[Cause, float]
 
 UNKNOWN: Noise = (math.inf, math.inf)
 """The noise of a format that nobody can tell: no error is more."""
@@ -34,18 +37,19 @@ class Measured:
         deviation: The error.
         unit: Half a unit in the last place of the tensor's type, as a part of its size.
         noise: The root of the mean square of the noise and the most of it, where it was measured.
-        clipped: The root of the mean square of what is lost by sums that the runtime clips.
+        lost: By each cause that makes errors beside rounding the root of the mean square of what that loses.
     """
 
     deviation: Deviation
     unit: float
     noise: Noise | None = None
-    clipped: float = 0.0
+    lost: Lost = field(default_factory=dict)
 
     @property
     def cause(self) -> Cause:
         """What makes most of the error, where that is known."""
-        return "saturation" if 2 * self.clipped**2 > self.deviation.rms**2 else ""
+        half = self.deviation.rms**2 / 2
+        return next((cause for cause, lost in self.lost.items() if half and lost**2 > half), "")
 
     @property
     def is_suspicious(self) -> bool:

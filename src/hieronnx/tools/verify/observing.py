@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,9 +18,11 @@ from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_
 from hieronnx.runtime.saturation import clips_products, has_signed_weights, undo_clipping
 from hieronnx.runtime.sessions import Runner
 from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
+from hieronnx.runtime.unrounded import has_rounding, undo_rounding
 from hieronnx.tools.verify.boundaries import Boundaries
 from hieronnx.tools.verify.deviation import Deviation, fit, has_same_numbers, measure
-from hieronnx.tools.verify.judging import UNKNOWN, Noise
+from hieronnx.tools.verify.judging import UNKNOWN, Lost, Noise
+from hieronnx.tools.verify.result import Cause
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Feeds: TypeAlias = Mapping[str, Array]
@@ -63,9 +65,10 @@ class Observation:
     # -- as it runs
 
     def run(self) -> None:
-        """Run the file, and compare all that is known with the reference."""
+        """Run the file, and compare all that is known, and was not compared before, with the reference."""
         exposures = {e.exposed: e for e in self._flat.exposures}
-        wanted = [exposures[name] for name in self._boundaries.known if name in exposures]
+        new = (name for name in self._boundaries.known if name not in self.accumulated)
+        wanted = [exposures[name] for name in new if name in exposures]
         for chunk in self._divide([e.exposed for e in wanted]):
             model = self._flat.expose([exposures[name] for name in chunk])
             names = [value.name for value in model.graph.output]
@@ -78,14 +81,14 @@ class Observation:
             self.outputs = {value.name: run[value.name] for value in self._flat.model.graph.output}
         for name, deviation in self.accumulated.items():
             if deviation.mismatch:  # it cannot be given to anyone
-                del self._boundaries.known[name]
+                self._boundaries.known.pop(name, None)
 
     def _note_shape(self, tensor: str, array: Array) -> None:
         """Note the shape of a tensor inside the file that has the reference's numbers in another shape.
 
         Optimizers make one of two Reshapes. A shape of an output is what people rely on.
         """
-        expected = self._values[self._boundaries.known[tensor]]
+        expected = self._expected(tensor)
         if array.shape != expected.shape and tensor not in self._outputs and has_same_numbers(array, expected):
             self._shapes[tensor] = array.shape
 
@@ -103,6 +106,8 @@ class Observation:
 
     def _expected(self, tensor: str) -> Array:
         values = self._values[self._boundaries.known[tensor]]
+        if tensor in self._boundaries.layouts:
+            values = values.transpose(self._boundaries.layouts[tensor])
         return values.reshape(self._shapes[tensor]) if tensor in self._shapes else values
 
     def _divide(self, tensors: Iterable[str]) -> Iterator[list[str]]:
@@ -147,6 +152,12 @@ class Observation:
         """Return what leads to a known tensor from those nearest to it."""
         return self.graph.cut([tensor], lambda name: name in self._boundaries.known)
 
+    def compute(self, slices: Sequence[Slice]) -> Iterator[tuple[str, Array]]:
+        """Run slices on the reference's values; yield what their targets are then."""
+        for _, joined, feeds in self._join_slices(slices):
+            run = self._runner.run_model(joined.model, feeds, joined.names)
+            yield from ((tensor, run.pop(name)) for made in joined.outputs for tensor, name in made.items())
+
     def run_slices(self, slices: Sequence[Slice]) -> list[list[Deviation]]:
         """Run slices on the reference's values; return how far their targets are from the reference."""
         deviations: list[list[Deviation]] = [[] for _ in slices]
@@ -157,38 +168,51 @@ class Observation:
                     deviations[number].append(measure(tensor, run.pop(name), self._expected(tensor)))
         return deviations
 
-    def measure_noise(self, slices: Sequence[Slice], *, singles: bool) -> list[dict[str, Noise]]:
+    def measure_noise(self, slices: Sequence[Slice], *, singles: bool, draws: int = 1) -> list[dict[str, Noise]]:
         """Measure what the format's own rounding does to the targets of slices, as far as that can be known.
 
-        `singles` says whether the rounding of weights in single precision counts.
+        Args:
+            slices: The slices.
+            singles: Whether the rounding of weights in single precision counts.
+            draws: How often weights are moved at random; of few numbers, one draw may tell little.
         """
         noise: list[dict[str, Noise]] = [{} for _ in slices]
-        known = []
+        coarse, plain = [], []
         for number, piece in enumerate(slices):
             if self._has_unknown(piece):
                 noise[number] = dict.fromkeys(piece.targets, UNKNOWN)
-            elif singles or self._is_coarse(piece):
-                known.append(number)
-        for chunk, joined, feeds in self._join_slices([slices[number] for number in known]):
-            precise = make_precise(joined.model)
-            models = (joined.model, precise, dither(precise, singles=singles))
-            runs = [self._runner.run_model(model, feeds, joined.names) for model in models]
-            for number, made in zip(chunk, joined.outputs, strict=True):
-                for tensor, name in made.items():
-                    noise[known[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
+            elif self._is_coarse(piece):
+                coarse.append(number)
+            elif singles:
+                plain.append(number)
+        for numbers, make in ((coarse, make_precise), (plain, lambda model: model)):
+            for chunk, joined, feeds in self._join_slices([slices[number] for number in numbers]):
+                precise = make(joined.model)
+                dithered = (dither(precise, singles=singles, draw=draw) for draw in range(draws))
+                models = (joined.model, precise, *dithered)
+                runs = [self._runner.run_model(model, feeds, joined.names) for model in models]
+                for number, made in zip(chunk, joined.outputs, strict=True):
+                    for tensor, name in made.items():
+                        noise[numbers[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
         return noise
 
-    def measure_clipping(self, slices: Sequence[Slice]) -> list[dict[str, float]]:
-        """Measure what slices lose by sums that the runtime clips: for each target the root of the mean square."""
-        lost: list[dict[str, float]] = [{} for _ in slices]
-        if not (has_signed_weights(self.graph.model) and clips_products()):
+    def measure_clipping(self, slices: Sequence[Slice]) -> list[dict[str, Lost]]:
+        """Measure what slices lose by sums that the runtime clips, and by numbers outside the ranges of the file."""
+        undo: dict[Cause, Callable[[onnx.ModelProto], onnx.ModelProto]] = {}
+        if has_signed_weights(self.graph.model) and clips_products():
+            undo["saturation"] = undo_clipping
+        if has_rounding(self.graph.model):
+            undo["range"] = partial(undo_rounding, ranges_only=True)
+        lost: list[dict[str, Lost]] = [{} for _ in slices]
+        if not undo:
             return lost
         for chunk, joined, feeds in self._join_slices(slices):
-            models = (joined.model, undo_clipping(joined.model))
-            clipped, exact = (self._runner.run_model(model, feeds, joined.names) for model in models)
+            models = (joined.model, *(change(joined.model) for change in undo.values()))
+            actual, *others = (self._runner.run_model(model, feeds, joined.names) for model in models)
             for number, made in zip(chunk, joined.outputs, strict=True):
                 for tensor, name in made.items():
-                    lost[number][tensor] = measure(tensor, clipped.pop(name), exact.pop(name)).rms
+                    apart = (measure(tensor, actual[name], other.pop(name)).rms for other in others)
+                    lost[number][tensor] = dict(zip(undo, apart, strict=True))
         return lost
 
     def _has_unknown(self, piece: Slice) -> bool:
@@ -231,7 +255,7 @@ class Observation:
         group: list[int] = []
         held = 0
         for number, piece in enumerate(slices):
-            known = (t for t in (*piece.fed, *piece.targets) if t not in self._feeds)
+            known = (t for t in (*piece.fed, *piece.targets) if t in self._boundaries.known and t not in self._feeds)
             size = sum(self._expected(tensor).nbytes for tensor in known)
             if group and held + size > self._buffer:
                 yield group
@@ -242,7 +266,7 @@ class Observation:
             yield group
 
 
-def _add_noise(actual: Array, precise: Array, dithered: Array) -> Noise:
+def _add_noise(actual: Array, precise: Array, *dithered: Array) -> Noise:
     """Return what rounding does on the way and what rounded weights do, together.
 
     Where one of them leaves nothing that is finite, it cannot be told.
@@ -250,7 +274,7 @@ def _add_noise(actual: Array, precise: Array, dithered: Array) -> Noise:
     if not precise.size:
         return 0.0, 0.0
     wide = precise.astype(np.float64)
-    parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, dithered)]
+    parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, np.stack(dithered))]
     found = [part[np.isfinite(part)] for part in parts]
     if not all(part.size for part in found):
         return UNKNOWN

@@ -18,7 +18,8 @@ from hieronnx.runtime.slices import Slice
 from hieronnx.tools.extract.find import explain_no_nodes
 from hieronnx.tools.verify.boundaries import find_boundaries
 from hieronnx.tools.verify.deviation import Deviation
-from hieronnx.tools.verify.judging import Measured, Noise
+from hieronnx.tools.verify.judging import UNKNOWN, Lost, Measured, Noise
+from hieronnx.tools.verify.layouts import bind_lost, find_lost
 from hieronnx.tools.verify.observing import Observation
 from hieronnx.tools.verify.pairing import pair_calls
 from hieronnx.tools.verify.references import FileReference, Reference, Sample
@@ -26,14 +27,28 @@ from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentErro
 
 _NO_WORK = frozenset({"Constant", *PASSTHROUGH_OPS})
 _OF_SIZES = SIZE_PICKING_OPS | SIZE_JOINING_OPS
+_DRAWS = 6
+"""How often the noise of what seems to be wrong is drawn: of few numbers, one draw may be small by chance."""
 
 
 @dataclass(slots=True)
 class _Probe:
-    """A slice that runs on the reference's values, and the errors of its targets."""
+    """A slice that runs on the reference's values, and the errors of its targets.
+
+    Attributes:
+        piece: The slice.
+        deviations: The errors.
+        own_noise: For each target what the reference's own rounding does to it.
+        format_noise: What the rounding of the file's format does.
+        lost: What is lost by other causes than rounding.
+        errors: The errors, held to the noise.
+    """
 
     piece: Slice
     deviations: list[Deviation] = field(default_factory=list)
+    own_noise: Mapping[str, Noise | None] = field(default_factory=dict)
+    format_noise: dict[str, Noise] = field(default_factory=dict)
+    lost: Mapping[str, Lost] = field(default_factory=dict)
     errors: list[Measured] = field(default_factory=list)
 
     @property
@@ -53,9 +68,8 @@ class SampleRun:
     ) -> None:
         self._runner, self._hierarchy, self._reference, self._sample = runner, hierarchy, reference, sample
         self._ran: dict[Slice, list[Deviation]] = {}
-        values = reference.run(sample)
-        self._pairs, values = pair_calls(hierarchy, values)
-        flat = runner.flatten(sample.feeds)
+        self._pairs, self._values = pair_calls(hierarchy, reference.run(sample))
+        flat, values = runner.flatten(sample.feeds), self._values
         self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
         self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
 
@@ -63,6 +77,11 @@ class SampleRun:
         """Run the file, and compare all that is known with the reference."""
         self._seen.run()
         self._leave_mismatched()
+        lost = find_lost(self._hierarchy, self._seen.graph, self._seen.nodes, self._boundaries, self._values)
+        if lost:
+            for tensor, array in self._seen.compute([self._seen.cut_segment(tensor) for tensor in lost]):
+                bind_lost(tensor, array, lost[tensor], self._boundaries, self._values)
+            self._seen.run()
 
     def measure(self, chosen: Collection[CallId], *, judged: bool = True) -> SampleErrors:
         """Measure the errors of chosen calls; those that are not judged are held to single roundings alone."""
@@ -107,32 +126,55 @@ class SampleRun:
     # -- what runs alone
 
     def _probe_calls(self, chosen: Collection[CallId]) -> dict[CallId, _Probe]:
-        """Run each call alone, those of one depth together."""
+        """Run each call alone, those of one depth together.
+
+        One that cannot be seen without the work of others is right if all of it is; otherwise nobody can tell.
+        """
         levels: dict[int, dict[CallId, _Probe]] = defaultdict(dict)
-        for call, made in list(self._boundaries.returned.items()):
+        for call, made in self._boundaries.returned.items():
             if call in chosen:
-                piece = self._seen.cut_call(call, list(made))
-                if reason := self._explain_more(call, piece):
-                    del self._boundaries.returned[call]
-                    self._boundaries.skipped[call] = reason
-                else:
-                    levels[self._hierarchy.tree.depth(call)][call] = _Probe(piece)
+                levels[self._hierarchy.tree.depth(call)][call] = _Probe(self._seen.cut_call(call, list(made)))
         for level in levels.values():
             self._run(level.values())
-        return {call: probe for level in levels.values() for call, probe in level.items()}
+        probes = {call: probe for level in levels.values() for call, probe in level.items()}
+        for call, probe in list(probes.items()):
+            errors = (Measured(found, self._seen.unit(found.tensor)) for found in probe.deviations)
+            if any(error.is_suspicious for error in errors) and (reason := self._explain_more(call, probe.piece)):
+                del self._boundaries.returned[call], probes[call]
+                self._boundaries.skipped[call] = reason
+        return probes
 
     def _explain_more(self, call: CallId, piece: Slice) -> str:
         """Say whose work a call cannot be seen without, for the file does not have what it received."""
-        lost = [bound.name for bound in self._hierarchy.call_by_id[call].received or () if bound.tensor is None]
+        received = self._hierarchy.call_by_id[call].received or ()
+        given = self._boundaries.received[call]
         # Those that have another shape there, and other numbers, are lost as well.
-        lost += [name for t, name in self._boundaries.received[call].items() if t not in self._boundaries.known]
+        lost = [name for tensor, name in given.items() if tensor not in self._boundaries.known]
+        lost += [bound.name for bound in received if bound.tensor is None and bound.name not in given.values()]
+        # A model may leave out a mask that hides nothing, and tell its layers so.
+        absent = [bound.name for bound in received if bound.name not in {*given.values(), *lost}]
         below = set(self._hierarchy.tree.below(call))
         nodes = self._list_nodes(index for index in piece.nodes if index not in self._sizes)
-        others = (node for node in nodes if _works_for_others(node, below) and node.op_type not in _NO_WORK)
-        other = next(others, None) if lost else None
+        others = (node for node in nodes if self._works_for_others(node, below) and node.op_type not in _NO_WORK)
+        other = next(others, None) if lost or absent else None
         if other is None:
             return ""
-        return f"the file does not have its argument '{lost[0]}': '{str(other.scope) or 'the root'}' comes with it"
+        why = (
+            f"the reference gives it no '{absent[0]}' on these inputs"
+            if absent
+            else f"the file does not have its argument '{lost[0]}'"
+        )
+        return f"{why}: '{str(other.scope) or 'the root'}' comes with it"
+
+    def _works_for_others(self, node: Node, calls: Collection[CallId]) -> bool:
+        """Say whether a node does work that is not of these calls: all of it, or a part where a tool made one of many.
+
+        Where the same work of several calls is done once, it is each one's. Such a node has the scope of one of them; a
+        node that does the work of several, that of the call above them.
+        """
+        if node.scope == self._hierarchy.tree.lowest_above(node.origins) and node.evidence == "carried":
+            return node.scope not in calls
+        return not any(call in calls for call in (node.scope, *node.origins))
 
     @cached_property
     def _sizes(self) -> set[int]:
@@ -175,42 +217,49 @@ class SampleRun:
             return
         wanted = [self._pairs.get(c, c) for c, p in calls.items() if any(error.is_suspicious for error in p.errors)]
         reference = self._reference.measure_noise(self._sample, wanted, self._boundaries.known.values())
-        singles = isinstance(self._reference, FileReference)
-        format_noise = self._seen.measure_noise([probe.piece for probe in suspicious], singles=singles)
-        known = {id(probe): noise for probe, noise in zip(suspicious, format_noise, strict=True)}
-        clipping = self._seen.measure_clipping([probe.piece for probe in suspicious])
-        clipped = {id(probe): lost for probe, lost in zip(suspicious, clipping, strict=True)}
         for call, probe in calls.items():
-            places = self._boundaries.returned[call]
-            paired = self._pairs.get(call, call)
-            own = {tensor: reference.get((paired, places[tensor])) for tensor in probe.piece.targets}
-            self._hold(probe, own, known.get(id(probe), {}), clipped.get(id(probe), {}))
+            places, paired = self._boundaries.returned[call], self._pairs.get(call, call)
+            probe.own_noise = {tensor: reference.get((paired, places[tensor])) for tensor in probe.piece.targets}
         for tensor, probe in segments.items():
-            own = {tensor: reference.get(self._boundaries.known[tensor])}
-            self._hold(probe, own, known.get(id(probe), {}), clipped.get(id(probe), {}))
+            probe.own_noise = {tensor: reference.get(self._boundaries.known[tensor])}
+        clipping = self._seen.measure_clipping([probe.piece for probe in suspicious])
+        for probe, lost in zip(suspicious, clipping, strict=True):
+            probe.lost = lost
+        self._hold(suspicious, singles=isinstance(self._reference, FileReference))
+        wrong = [probe for probe in suspicious if probe.is_wrong and not probe.worst.deviation.is_broken]
+        self._hold(wrong, singles=True, draws=_DRAWS)
 
-    def _hold(
-        self,
-        probe: _Probe,
-        reference: Mapping[str, Noise | None],
-        formats: Mapping[str, Noise],
-        clipped: Mapping[str, float],
-    ) -> None:
-        noise = {t: _combine(reference[t], formats.get(t)) for t in probe.piece.targets}
-        probe.errors = [
-            Measured(d, self._seen.unit(d.tensor), noise[d.tensor], clipped.get(d.tensor, 0.0))
-            for d in probe.deviations
-        ]
+    def _hold(self, probes: Sequence[_Probe], *, singles: bool, draws: int = 1) -> None:
+        """Hold the errors of probes to the noise of the reference and of the file's own format together."""
+        found = self._seen.measure_noise([probe.piece for probe in probes], singles=singles, draws=draws)
+        for probe, formats in zip(probes, found, strict=True):
+            # Weights that are moved may leave nothing that is finite.
+            probe.format_noise |= {t: n for t, n in formats.items() if n != UNKNOWN or t not in probe.format_noise}
+            probe.errors = [
+                Measured(
+                    d,
+                    self._seen.unit(d.tensor),
+                    _combine(probe.own_noise.get(d.tensor), probe.format_noise.get(d.tensor)),
+                    probe.lost.get(d.tensor, {}),
+                )
+                for d in probe.deviations
+            ]
 
     # -- who
 
     def _describe_segment(self, probe: _Probe, right: Collection[int]) -> SegmentError:
         """Describe nodes that give something wrong: what leads to a tensor that is right is right itself."""
         suspects = [index for index in probe.piece.nodes if index not in right] or probe.piece.nodes
-        working = self._list_nodes(index for index in suspects if index not in self._sizes)
+        nodes = self._list_nodes(suspects)
+        working = self._list_nodes(index for index in suspects if index not in self._sizes) or nodes
         (tensor,) = probe.piece.targets
-        owner = self._find_owner(working or self._list_nodes(suspects))
-        return SegmentError(probe.worst, self._seen.accumulated[tensor], tuple(self._list_nodes(suspects)), owner)
+        return SegmentError(
+            error=probe.worst,
+            accumulated=self._seen.accumulated[tensor],
+            nodes=tuple(nodes),
+            working=frozenset(node for node in working if node.op_type not in _NO_WORK) or frozenset(working),
+            owner=self._find_owner(working),
+        )
 
     def _find_owner(self, nodes: list[Node]) -> CallId:
         """Return the lowest call that all nodes are in: of a merged node the copy that is nearest."""
@@ -224,16 +273,6 @@ class SampleRun:
 
     def _list_nodes(self, indices: Iterable[int]) -> list[Node]:
         return [node for index in indices if (node := self._seen.nodes[index]) is not None]
-
-
-def _works_for_others(node: Node, calls: Collection[CallId]) -> bool:
-    """Say whether a node does work that is not of these calls: all of it, or a part where a tool made one of several.
-
-    Where the exporter wrote the same work of several calls once, it is each one's.
-    """
-    if node.evidence == "carried":
-        return node.scope not in calls
-    return not any(call in calls for call in (node.scope, *node.origins))
 
 
 def _combine(noise: Noise | None, more: Noise | None) -> Noise | None:

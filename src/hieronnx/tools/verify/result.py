@@ -12,7 +12,7 @@ from hieronnx.tools.results import Result
 from hieronnx.tools.verify.deviation import Deviation
 
 Verdict: TypeAlias = Literal["right", "noisy", "wrong"]
-Cause: TypeAlias = Literal["", "saturation"]
+Cause: TypeAlias = Literal["", "saturation", "range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class VerifiedCall(_ComparedCall):
     Attributes:
         verdict: `right`, where nothing but rounding is seen; `noisy`, where the format makes it so; `wrong`.
         cause: `saturation`, where most of the introduced error is lost by sums that ONNX Runtime's kernels clip on this
-            processor: the file is not to blame. Empty where that is not so, or not known.
+            processor: the file is not to blame. `range`, where it is lost by numbers outside the ranges that the file
+            was calibrated for. Empty where neither is so, or not known.
     """
 
     verdict: Verdict
@@ -68,12 +69,14 @@ class Culprit(_ComparedCall):
     Attributes:
         nodes: The nodes between the nearest tensors that are right and the one that is not.
         operators: How many of each operator are among them.
+        worst: The error of the tensor to look at, which these nodes lead to; `noise` and `excess` are of it.
         fused_with: Other calls whose work is done in one with that of these nodes: the error may be theirs.
         cause: As of `VerifiedCall`.
     """
 
     nodes: tuple[Node, ...]
     operators: Mapping[str, int]
+    worst: Deviation
     fused_with: tuple[CallId, ...] = ()
     cause: Cause = ""
 

@@ -38,12 +38,14 @@ class SegmentError:
         error: The error of the tensor that they lead to.
         accumulated: The error of that tensor as the file runs.
         nodes: The nodes that may be to blame: those that lead to no tensor which is right.
+        working: Those of them that do more than hand on, or compute with sizes, which others may read too.
         owner: The lowest call that these are all in.
     """
 
     error: Measured
     accumulated: Deviation
     nodes: tuple[Node, ...]
+    working: frozenset[Node]
     owner: CallId
 
     def on(self, sample: int) -> SegmentError:

@@ -1,0 +1,112 @@
+"""Arguments and results that a file has in another layout than the reference, found by their numbers.
+
+Exporters and optimizers make one of two Transposes, and what a call received is then in the file in no layout but
+another::
+
+    model   relu ─→ transpose ─→ [ transpose ─→ GRU ]        the call receives what the first transpose gives
+    file    Relu ─→ Transpose ─→ GRU                         that has the same numbers as what Relu gives
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from hieronnx.hierarchy.hierarchy import Hierarchy
+from hieronnx.hierarchy.records import CallId, Node
+from hieronnx.runtime.slices import SliceGraph
+from hieronnx.tools.verify.boundaries import Boundaries, Layout, ReferenceValues, find_own
+from hieronnx.tools.verify.deviation import measure
+from hieronnx.tools.verify.judging import SUSPICIOUS
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+_LEAST, _MOST_AXES = 8, 5
+"""Fewer numbers may be equal by chance; of more axes there are too many orders."""
+_SAME = SUSPICIOUS * 2.0**-24
+"""How far apart both may be: less than what anybody is blamed for, or a tensor that only looks like it would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Something that a call received or returned and the file is not known to have."""
+
+    call: CallId
+    name: str
+    key: Hashable
+    received: bool
+
+
+def find_lost(
+    hierarchy: Hierarchy, graph: SliceGraph, nodes: Sequence[Node | None], found: Boundaries, reference: ReferenceValues
+) -> dict[str, list[Lost]]:
+    """Return the tensors of a flat model that may be what calls received or returned: those that enter or leave them.
+
+    What a call without nodes of its own returned is the work of others as well.
+    """
+    wanted: dict[str, list[Lost]] = defaultdict(list)
+    for lost in _list_lost(hierarchy, found, reference):
+        value = reference.values[lost.key]
+        if value.dtype.kind == "f" and value.size >= _LEAST and 1 < value.ndim <= _MOST_AXES:
+            below = set(hierarchy.tree.below(lost.call))
+            for tensor in _list_crossing(graph, nodes, below, inwards=lost.received):
+                if tensor not in found.known:
+                    wanted[tensor].append(lost)
+    return wanted
+
+
+def _list_lost(hierarchy: Hierarchy, found: Boundaries, reference: ReferenceValues) -> Iterator[Lost]:
+    own = find_own(hierarchy)
+    for call in hierarchy.calls:
+        exchanged = reference.calls.get(call.id)
+        if exchanged is None or call.id not in own:
+            continue
+        for bound in call.received or ():
+            if bound.tensor is None and bound.name in exchanged.received:
+                yield Lost(call.id, bound.name, exchanged.received[bound.name], received=True)
+        for bound in (call.returned or ()) if call.id not in found.returned else ():
+            if bound.tensor is None and bound.name in exchanged.returned:
+                yield Lost(call.id, bound.name, exchanged.returned[bound.name], received=False)
+
+
+def _list_crossing(
+    graph: SliceGraph, nodes: Sequence[Node | None], below: Collection[CallId], *, inwards: bool
+) -> Iterator[str]:
+    """Yield the tensors that go from outside some calls into them, or the other way."""
+    inside = [node is not None and node.scope in below for node in nodes]
+    for index, reads in enumerate(graph.reads):
+        if inside[index] == inwards and nodes[index] is not None:
+            for name in reads:
+                producer = graph.producers.get(name)
+                if producer is not None and inside[producer] != inwards and nodes[producer] is not None:
+                    yield name
+
+
+def bind_lost(tensor: str, array: Array, lost: Iterable[Lost], found: Boundaries, reference: ReferenceValues) -> None:
+    """Add a tensor to what is known if its values, made of the reference's own, are those of what was lost."""
+    for item in lost:
+        layout = _find_layout(array, reference.values[item.key])
+        if layout is None or found.known.setdefault(tensor, item.key) != item.key:
+            continue
+        found.layouts[tensor] = layout
+        if item.received:
+            found.received[item.call][tensor] = item.name
+        else:
+            found.returned.setdefault(item.call, {})[tensor] = item.name
+            found.skipped.pop(item.call, None)
+
+
+def _find_layout(actual: Array, expected: Array) -> Layout | None:
+    """Return the order of axes in which a value has the numbers of a tensor; None where there is none."""
+    if actual.dtype != expected.dtype or sorted(actual.shape) != sorted(expected.shape):
+        return None
+    for axes in permutations(range(expected.ndim)):
+        turned = expected.transpose(axes)
+        if turned.shape == actual.shape and measure("", actual, turned).severity <= _SAME:
+            return axes
+    return None

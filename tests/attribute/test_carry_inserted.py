@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hieronnx.attribute.carried import Carried, carry_scopes
 from hieronnx.graph.view import View, ViewGraph, ViewNode
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from support.carry_graphs import CONV_AND_NORM, TWO_CALLS, TWO_LINEAR
-from support.onnx_text import carry, place
+from support.onnx_text import carry, hold, place
 
 
 def test_a_cast_of_an_activation_belongs_to_the_call_that_made_it() -> None:
@@ -155,6 +157,74 @@ def test_what_many_calls_read_belongs_to_the_call_above_them_alone() -> None:
     after = before.replace("{ p0", "{ half = Cast <to = 10> (x) p0").replace("MatMul (x,", "MatMul (half,")
     calls = {**{f"p{n}": f"all.head{n}" for n in heads}, **{f"s{n}": "all" for n in heads}, "y": ""}
     assert carry(before, after, calls)["half"] == ({"all"}, "dataflow")
+
+
+BRANCHED = """
+    main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] u, float[4, 4] v, float[4, 4] w> {
+        a = MatMul (x, u)
+        b = MatMul (a, v)
+        c = MatMul (a, w)
+        d = Add (a, b)
+        y = Add (c, d)
+    }
+"""
+BRANCHED_CALLS = {"a": "first", "b": "left", "c": "right", "d": "", "y": ""}
+
+
+def put_behind(nodes: str, before: str = BRANCHED) -> str:
+    """Put nodes behind the first product of a graph, which gets another name."""
+    return before.replace("> {", ", float[4] k> {").replace("a = MatMul (x, u)", f"new = MatMul (x, u) {nodes}")
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    ["a = Mul (new, k)", "t = Mul (new, k) a = Add (t, k)", "t = Sigmoid (new) a = Mul (new, t)"],
+    ids=["one", "two", "gate"],
+)
+def test_what_is_put_behind_a_tensor_and_takes_its_name_belongs_to_its_maker(nodes: str) -> None:
+    after = put_behind(nodes)
+    found = carry(BRANCHED, after, BRANCHED_CALLS)
+    assert found["new"] == ({"first"}, "captured")
+    assert found["a"] == found.get("t", found["a"]) == ({"first"}, "dataflow")
+    assert all(found[output] == ({BRANCHED_CALLS[output]}, "captured") for output in "bcdy")
+    assert hold(BRANCHED, after)["a"] == "a"
+
+
+def test_what_is_put_behind_a_tensor_belongs_to_its_maker_where_its_readers_have_new_names() -> None:
+    after = put_behind("a = Mul (new, k)").replace("b", "b1").replace("(c, d)", "(c1, d1)")
+    after = after.replace("c =", "c1 =").replace("d =", "d1 =")
+    assert carry(BRANCHED, after, BRANCHED_CALLS)["a"] == ({"first"}, "dataflow")
+
+
+def test_what_is_put_behind_an_output_that_nobody_reads_is_nobodys() -> None:
+    after = TWO_LINEAR.replace("y = MatMul (r, w)", "new = MatMul (r, w) y = Tanh (new)")
+    assert carry(TWO_LINEAR, after, TWO_CALLS)["y"] == (set(), "")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        put_behind("a = Mul (new, k)").replace("MatMul (a, w)", "MatMul (new, w)"),
+        put_behind("t = Mul (new, k) a = Add (t, k)").replace("MatMul (a, w)", "MatMul (t, w)"),
+    ],
+    ids=["the tensor", "one on the way"],
+)
+def test_what_only_some_read_is_not_taken_for_what_a_call_returns(after: str) -> None:
+    assert hold(BRANCHED, after)["a"] == "new"
+
+
+def test_what_does_the_work_of_a_reader_belongs_to_the_reader_though_it_took_a_name() -> None:
+    before = BRANCHED.replace("b = MatMul (a, v)", "s = Sigmoid (a) b = Mul (a, s)")
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] u, float[4, 4] w> {
+            new = MatMul (x, u)
+            c = MatMul (new, w)
+            a = com.microsoft.QuickGelu (new)
+            d = Add (new, a)
+            y = Add (c, d)
+        }
+    """
+    assert carry(before, after, {**BRANCHED_CALLS, "s": "left"})["a"][0] == {"left"}
 
 
 def test_a_chain_of_inserted_nodes_is_walked_without_recursion() -> None:

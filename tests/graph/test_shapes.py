@@ -49,6 +49,31 @@ def test_sizes_that_are_computed_of_literals_are_followed() -> None:
     assert infer(text.replace("same = Reshape (last, zero)", ""))["y"] == (TensorProto.FLOAT, (2, 4, 3, 2))
 
 
+def test_numbers_that_are_filled_in_and_turned_are_followed() -> None:
+    text = """
+        main (float[2, 4, 6] x) => (y)
+        <int64[1] four = {4}, int64[2] ends = {1, 2}, int64[2] pairs = {-1, 2}, int64[1] flat = {-1}>
+        {
+            zeros = ConstantOfShape <value = int64[1] {0}> (four)
+            all = Concat <axis = 0> (zeros, ends)
+            table = Reshape (all, pairs)
+            turned = Transpose <perm = [1, 0]> (table)
+            pads = Reshape (turned, flat)
+            y = Pad (x, pads)
+        }
+        """
+    assert infer(text)["y"] == (TensorProto.FLOAT, (2, 4, 9))
+
+
+@pytest.mark.parametrize("sizes", ["{1000000, 1000000}", "{0, 9223372036854775807}"])
+def test_what_is_filled_with_many_numbers_is_not_computed(sizes: str) -> None:
+    text = f"""
+        main (float[2] x) => (y) <int64[2] many = {sizes}>
+        {{ filled = ConstantOfShape <value = int64[1] {{1}}> (many)  y = Relu (x) }}
+        """
+    assert infer(text)["y"] == (TensorProto.FLOAT, (2,))
+
+
 def test_an_input_with_a_default_is_no_literal() -> None:
     text = """
         main (float[6] x, int64[1] k) => (y)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import parser
 from torch import nn
+from torch.nn import functional
 
 import hieronnx
 import support.cli
@@ -179,6 +180,41 @@ def test_a_convolutional_net_counts_by_its_batch(exporter: str, tmp_path: Path) 
     total = analyze(tmp_path / "m.onnx").total
     work = 8 * 15 * 15 * 3 * 9 + 8 * 15 * 15 * 10
     assert (str(total.formula), total.uncounted) == (f"{work:,} × batch", 0)
+
+
+class Padded(nn.Module):
+    """Pads of convolutions, and by a function, more on one side than on the other."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.mode = mode
+        self.first = nn.Conv2d(3, 8, 3, padding=1, padding_mode=mode)
+        self.second = nn.Conv2d(8, 4, 3, stride=2, padding=(2, 1), padding_mode=mode)
+        self.last = nn.Conv2d(4, 2, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mode = "constant" if self.mode == "zeros" else self.mode
+        return self.last(functional.pad(self.second(self.first(x).relu()), (1, 2, 1, 0), mode=mode))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+def test_a_net_counts_the_same_whatever_it_pads_with(exporter: str, dynamic: bool, tmp_path: Path) -> None:
+    options: dict[str, object] = {}
+    if dynamic and exporter == "dynamo":
+        options = {"dynamic_shapes": ({0: "batch"},)}
+    elif dynamic:
+        options = {"dynamic_axes": {"x": {0: "batch"}}, "input_names": ["x"]}
+    totals = []
+    for mode in ("zeros", "reflect", "replicate"):
+        path = tmp_path / f"{mode}.onnx"
+        with quiet():
+            hieronnx.export(Padded(mode).eval(), (torch.randn(2, 3, 16, 20),), path, exporter=exporter, **options)
+        totals.append(analyze(path).total)
+    work = 8 * 16 * 20 * 3 * 9 + 4 * 9 * 10 * 8 * 9 + 2 * 8 * 11 * 4 * 9
+    formula = f"{work:,} × batch" if dynamic else "None"
+    expected = (0 if dynamic else 2 * work, formula, 0)
+    assert [(t.multiply_adds, str(t.formula), t.uncounted) for t in totals] == [expected] * 3
 
 
 def test_what_cannot_be_told_as_a_formula_is_not_counted_and_said() -> None:

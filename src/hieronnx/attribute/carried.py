@@ -10,6 +10,7 @@
 | has equals in A that B has not | B merged them: the scope of each is an origin as well | `_find_merged` |
 | shared by a group of nodes | divided by parameters, operators, order (`groups.py`) | `_divide` |
 | none: an inserted Cast, QuantizeLinear, … | those of the tensor's maker, or of its readers | `_attribute_inserted` |
+| none: it has a tensor's name and computes it from that tensor | those of that tensor's maker | `_attribute_behind` |
 | none: it computes from constants | those of the node of A whose reader it feeds | `match/tensors.py` |
 | none: the work was folded into an initializer | the initializer keeps the origins | `_find_folded` |
 
@@ -82,7 +83,9 @@ def carry_scopes(
     """
     matcher = Matcher(a, b, fixed).run()
     attributor = _Attributor(scopes, tree, matcher)
-    return Carried(attributor.run(), _find_folded(scopes, matcher), map_tensors(matcher), attributor.work)
+    nodes = attributor.run()
+    tensors = [None if t is None else attributor.replaced.get(t, t) for t in map_tensors(matcher)]
+    return Carried(nodes, _find_folded(scopes, matcher), tensors, attributor.work)
 
 
 class _Attributor:
@@ -96,6 +99,10 @@ class _Attributor:
         """The nodes of A whose work a node of B was found to do."""
         self._shares: dict[int, list[Attribution | None]] = defaultdict(list)
         """What a node of B does, for each group that it is in; None where that is not known."""
+        self._idle: dict[int, bool] = {}
+        """For each node of B in a group whether the others do all the work of its groups."""
+        self.replaced: dict[int, int] = {}
+        """For tensors of B those that took their names and their readers."""
 
     def run(self) -> list[Attribution | None]:
         """Attribute every node of B that has a match, or that shares one, or that passes on what others make."""
@@ -111,6 +118,7 @@ class _Attributor:
         for index, same in pair_constants(self._matcher, self.work).items():
             attributions[index] = attributions[index] or self._attribute(index, [same], True)
         self._attribute_inserted(attributions)
+        self._attribute_behind(attributions)
         return attributions
 
     def _join_shares(self, index: int) -> Attribution | None:
@@ -185,6 +193,26 @@ class _Attributor:
                 origins = served.origins if len(served.origins) <= _MANY else (served.scope,)
                 attributions[index] = Attribution(served.scope, origins, "dataflow", "consumers")
 
+    def _attribute_behind(self, attributions: list[Attribution | None]) -> None:
+        """Give nodes behind a tensor that took its name, and do none of A's work, to the call that made the tensor.
+
+        All that read the tensor read what they make of it: this is what that call returns now. Behind an output, which
+        nobody reads, they may as well do what comes after the model.
+        """
+        b, matcher = self._b, self._matcher
+        for index, node in enumerate(b.nodes):
+            readers = [r for t in node.makes for r in b.consumers[t]]
+            if not self._idle.get(index) or not all(r in self._idle for r in readers):
+                continue
+            tensor, nodes = matcher.find_behind(index) or (None, ())
+            same = None if tensor is None else matcher.tensor_in_a[tensor]
+            producer = None if same is None else self._a.producers[same]
+            maker = None if producer is None else self._attribute(index, self._core([producer]), False)
+            if tensor is not None and maker is not None:
+                self.replaced[tensor] = node.makes[0]
+                for behind in nodes:
+                    attributions[behind] = Attribution(maker.scope, maker.origins, "dataflow", "handed on")
+
     # Groups ----------------------------------------------------------------------------------------------
 
     def _divide(self, last: int, match: Match) -> None:
@@ -203,6 +231,10 @@ class _Attributor:
         claims.setdefault(last, own)
         only_moves = self._b.nodes[last].op in DATA_MOVEMENT_OPS and len(self._b.nodes[last].outputs) == 1
         claimants = Counter(n for claimed in claims.values() for n in claimed)
+        is_done = all(n in claimants or n in taken for n in core)
+        for member in match.group:
+            is_idle = is_done and not claims.get(member) and not done.get(member)
+            self._idle[member] = self._idle.get(member, True) and is_idle
         for node, claimed in claims.items():
             alone = all(claimants[n] == 1 for n in claimed)
             share = self._attribute(node, claimed, match.proven) if alone else None

@@ -28,7 +28,8 @@ from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bod
 
 _LOG = logging.getLogger("hieronnx")
 # What exporters compute with sizes and axes, which are short lists of whole numbers.
-_FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS | {"Abs", "Range"}) - {"Div", "Floor"}
+_FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS) - {"Div", "Floor"}
+_FOLDED_OPS |= {"Abs", "ConstantOfShape", "Range", "Transpose"}
 _MOST_NUMBERS = 16
 _MOST_COMPUTED = _MOST_NUMBERS**3  # by a Where, of three lists that are spread out along axes of their own
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
@@ -171,7 +172,7 @@ def _compute(
 
     sizes = [array.size for array in given if array is not None]
     spread = sum(sizes) if node.op_type == "Concat" else math.prod(sizes)
-    if spread > _MOST_COMPUTED or (node.op_type == "Range" and _measure_range(given) > _MOST_NUMBERS):
+    if spread > _MOST_COMPUTED or _measure_by_value(node.op_type, given) > _MOST_NUMBERS:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -180,6 +181,13 @@ def _compute(
     except Exception as error:  # of any class: it is made for sound nodes
         raise ValueError(f"'{first_name(node.output)}' cannot be computed: {error}") from error
     return np.asarray(computed)
+
+
+def _measure_by_value(op_type: str, given: Sequence[npt.NDArray[Any] | None]) -> float:
+    """Return how many numbers an operator gives where the values that it reads say so; 0 where they do not."""
+    if op_type == "ConstantOfShape":  # numpy refuses an empty array too, if its other axes are too long
+        return math.prod(max(int(size), 1) for array in given if array is not None for size in array.flat)
+    return _measure_range(given) if op_type == "Range" else 0
 
 
 def _measure_range(given: Sequence[npt.NDArray[Any] | None]) -> float:

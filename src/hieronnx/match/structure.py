@@ -315,6 +315,27 @@ class Matcher:
             pending.extend(a.nodes[producer].reads)
         return tuple(sorted(region))
 
+    def find_behind(self, index: int) -> tuple[int, tuple[int, ...]] | None:
+        """Find what a node without a match was put behind: it makes a tensor of A from that very tensor.
+
+            A: x ─ MatMul ─ a ─ Relu ─ y          B: x ─ MatMul ─ new ─ Mul ─ a ─ Relu ─ y
+
+        Returns the tensor, `new`, and the nodes behind it, Mul; None if others read `new` as well.
+        """
+        b, number = self.b, self.values.number
+        is_open = len(b.nodes[index].makes) == 1 and index not in self.matches and index not in self.passed_on
+        same = self._find_by_name(b.nodes[index].makes[0]) if is_open else None
+        if same is None:
+            return None
+        nodes, _ = self._gather_group(index)
+        read = {t: self.tensor_in_a[t] for n in nodes for t in b.nodes[n].reads}
+        found = [t for t, of_a in read.items() if of_a is not None and number[of_a] == number[same]]
+        if len(found) != 1 or found[0] in b.graphs[b.tensor_graphs[found[0]]].outputs:
+            return None
+        made = (found[0], *(t for n in nodes if n != index for t in b.nodes[n].makes))
+        readers = {r for t in made for r in b.consumers[t] if not all(b.flow.constant[o] for o in b.nodes[r].makes)}
+        return (found[0], nodes) if readers.issubset(nodes) else None
+
     # Where the names are new -----------------------------------------------------------------------------
 
     def _match_by_structure(self, index: int) -> Match | None:

@@ -18,6 +18,7 @@ from hieronnx.report.verification import format_error
 
 if TYPE_CHECKING:
     from hieronnx.tools.precision.result import CallPrecision, PrecisionReport, SensitivityResult, TargetSearch
+    from hieronnx.tools.verify.deviation import Deviation
 
 _MODULES = ("module", "class", "introduced", "SNR, dB", "multiply-adds", "bytes")
 _TRIALS = ("in float", "multiply-adds in 8 bits", "bytes in 8 bits", "measured", "")
@@ -80,13 +81,21 @@ def render_sensitivity(result: SensitivityResult, *, top: int | None = None, col
         for module in result.modules[:top]
     ]
     more = len(result.modules) - len(rows)
-    whole = "" if result.output.snr_db is None else f", SNR {result.output.snr_db:.1f} dB"
     return join_blocks(
         render_table(_MODULES, rows, numbers=_MODULES[2:], colour=colour),
         f"and {count(more, 'module')} more" if more else "",
-        f"all in 8 bits ({result.tool}): the outputs are {format_error(result.output)} of their size apart{whole}, "
-        f"on {count(result.samples, 'sample')}",
+        f"all quantized ({result.tool}): {_tell_output(result.output)}, on {count(result.samples, 'sample')}",
     )
+
+
+def _tell_output(output: Deviation) -> str:
+    """Say how far the outputs are from those in float, or why that cannot be said."""
+    if not output.is_broken:
+        ratio = "" if output.snr_db is None else f", SNR {output.snr_db:.1f} dB"
+        return f"the outputs are {format_error(output)} of their size apart{ratio}"
+    odd = f"{count(output.nans + output.infs, 'element')} NaN or infinite only in float, or only when quantized"
+    name = clean_line(output.tensor)
+    return f"the outputs cannot be compared ('{name}', sample {output.sample}: {output.mismatch or odd})"
 
 
 def render_search(search: TargetSearch, *, colour: bool = False) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,9 @@ from benchmarks.target import Comparison
 from torch import Tensor, nn
 
 import hieronnx
-from hieronnx.report.precision import render_search
+from hieronnx.report.precision import render_search, render_sensitivity
 from hieronnx.tools.precision.measuring import Judge, Target
+from hieronnx.tools.verify.deviation import Deviation
 from support.cli import run
 from support.exports import quiet
 from support.sensitive import CALIBRATED, MODELS, PRODUCTS, Sensitive
@@ -93,6 +95,41 @@ def test_modules_are_ranked_on_what_the_calibration_has(stack: tuple[Path, int])
     assert found.modules == hieronnx.sensitivity(path, tool="static", calibration=samples, inputs=stacked).modules
     assert not found.notes
     assert "random inputs" in hieronnx.sensitivity(path).notes[-1]
+
+
+class Mean(nn.Module):
+    """The mean over so many words: NaN of none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        mask = (torch.arange(x.shape[1]) < lengths[:, None]).float()[..., None]
+        return self.out((self.words(x) * mask).sum(1) / mask.sum(1))
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_model_that_gives_nan_in_float_is_told_and_not_its_distance(exporter: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    with quiet():
+        hieronnx.export(Mean().eval(), (torch.randn(2, 7, 8), torch.tensor([3, 5])), path, exporter=exporter)
+    x = np.random.default_rng(0).standard_normal((2, 7, 8)).astype(np.float32)
+    lengths = [np.array(pair) for pair in ([3, 5], [0, 5], [0, 0])]
+    good, half, none = ({"x": x, "lengths": pair} for pair in lengths)
+    found = hieronnx.sensitivity(path, tool="static", calibration=[good], inputs=[good, half])
+    assert (found.output.sample, found.output.nans) == (1, 4)
+    assert "NaN on 1 of 2 samples" in found.notes[-1]
+    said = render_sensitivity(found).splitlines()[-1]
+    assert "cannot be compared ('output', sample 1: 4 elements NaN or infinite only in float" in said
+    assert "NaN on 1 of 1 sample," in hieronnx.sensitivity(path, inputs=[none]).notes[-1]  # NaN in both, which is equal
+    assert not hieronnx.sensitivity(path, inputs=[good]).notes
+    other = replace(found, output=Deviation("output", mismatch="its shape is [1], not [2]"))
+    assert "cannot be compared ('output', sample 0: its shape is [1], not [2])" in render_sensitivity(other)
+    made_up = run("sensitivity", path, "--samples", 8)
+    assert "of 8 random inputs" in made_up.stderr
+    assert "--inputs takes others" in made_up.stderr
+    assert "of their size apart" not in made_up.stdout
 
 
 @pytest.mark.parametrize("tool", ["dynamic", "static"])

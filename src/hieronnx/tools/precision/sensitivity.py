@@ -8,15 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hieronnx.errors import check_known
+import numpy as np
+
+from hieronnx.errors import check_known, count
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.graph.shapes import bind_axes
 from hieronnx.graph.view import ModelLike
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.runtime.inputs import read_inputs
+from hieronnx.runtime.inputs import read_inputs, read_outputs
 from hieronnx.runtime.runs import Inputs, check_samples, split_inputs
-from hieronnx.runtime.sessions import as_file
+from hieronnx.runtime.sessions import CPU, as_file, open_session
 from hieronnx.tools.analyze.counting import analyze
 from hieronnx.tools.precision.calibration import Calibration
 from hieronnx.tools.precision.result import ModuleSensitivity, SensitivityResult
@@ -88,10 +90,27 @@ def sensitivity(
         verified = measure_calls(path, model, given)
         shapes = {name: array.shape for name, array in given[0].items()}
         modules = rank_modules(hierarchy, verified, Costs.of(opened, shapes))
-    output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
-    made_up = () if inputs is not None or calibration else (_MADE_UP,)
-    notes = (*quantized.notes, *made_up)
-    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, notes)
+        output = max(verified.outputs, key=lambda deviation: deviation.severity, default=Deviation(""))
+        made_up = inputs is None and not calibration
+        notes = [*quantized.notes, *([_MADE_UP] if made_up else [])]
+        if not output.max_abs or any(found.is_broken for found in (output, *(m.introduced for m in modules))):
+            notes += _tell_nan(source, given, "random input" if made_up else "sample")
+    return SensitivityResult(opened.name, tool, tuple(modules), output, verified.samples, tuple(notes))
+
+
+def _tell_nan(source: Path, given: Sequence[Mapping[str, Any]], kind: str) -> list[str]:
+    """Say on how many samples the model itself gives NaN, if on any: nothing can be told of quantization there."""
+    session, names = open_session(source, providers=[CPU], optimized=True), read_outputs(source)
+    odd = sum(any(map(_has_nan, session.run(feeds, names).values())) for feeds in given)
+    told = (
+        f"even in float the model gives NaN on {odd} of {count(len(given), kind)}, as it may for a length of 0 or a "
+        "mask that hides all: what quantization does cannot be told there; --inputs takes others"
+    )
+    return [told] if odd else []
+
+
+def _has_nan(made: Any) -> bool:
+    return isinstance(made, np.ndarray) and made.dtype.kind == "f" and bool(np.isnan(made).any())
 
 
 class Costs:

@@ -1,0 +1,172 @@
+"""The rules of carry for a region that a group of nodes shares."""
+
+from __future__ import annotations
+
+from support.onnx_text import carry, place
+
+
+def test_in_a_group_the_parameters_that_a_node_reads_decide_first() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4] b, float[4, 4] w> {
+            a = MatMul (x, v)
+            c = Add (a, b)
+            d = MatMul (c, w)
+            y = Relu (d)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4] b, float[4, 4] w> {
+            new = Gemm (x, v, b)
+            y = com.microsoft.MatMulRelu (new, w)
+        }
+    """
+    found = carry(before, after, {"a": "first", "c": "first", "d": "second", "y": "act"})
+    assert found["new"] == ({"first"}, "carried")
+    assert found["y"] == ({"second", "act"}, "carried")
+
+
+def test_in_a_group_the_only_node_of_an_operator_is_that_operators() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Relu (x)
+            b = Sigmoid (a)
+            c = Tanh (b)
+            y = Neg (c)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1 = com.microsoft.Other (x)
+            t2 = Tanh (t1)
+            y = Neg (t2)
+        }
+    """
+    found = carry(before, after, {"a": "one", "b": "two", "c": "three", "y": "four"})
+    assert found["t2"][0] == {"three"}
+    assert found["y"][0] == {"four"}
+    assert found["t1"][0] == {"one", "two"}
+
+
+def test_in_a_group_the_one_that_seems_to_do_nothing_does_what_nobody_else_does() -> None:
+    steps = "".join(f"e{number + 1} = Exp (e{number})\n" for number in range(7)).replace("(e0)", "(x)")
+    before = f"main (float[2, 4] x) => (float[2, 4] y) {{ {steps} c = Tanh (e7) y = Neg (c) }}"
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1 = com.microsoft.Other (x)
+            t2 = Tanh (t1)
+            y = Neg (t2)
+        }
+    """
+    calls = {**{f"e{number}": "early" for number in range(1, 8)}, "c": "tanh", "y": "neg"}
+    assert carry(before, after, calls)["t1"] == ({"early"}, "carried")
+
+
+def test_in_a_group_nodes_that_read_the_same_fixed_points_are_the_same() -> None:
+    before = """
+        main (float[2, 4] w, float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
+            s = Exp (w)
+            a = Add (s, z)
+            b = Add (s, x)
+            c = Mul (a, b)
+            d = Tanh (c)
+            y = Neg (d)
+        }
+    """
+    after = """
+        main (float[2, 4] w, float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
+            t0 = com.microsoft.Other (w)
+            t1 = Add (t0, x)
+            t2 = Add (t0, z)
+            t3 = Tanh (t0)
+            t4 = com.microsoft.Joined (t2, t1, t3)
+            y = Neg (t4)
+        }
+    """
+    found = carry(before, after, {"s": "exp", "a": "of_z", "b": "of_x", "c": "mul", "d": "tanh", "y": "neg"})
+    assert found["t1"][0] == {"of_x"}
+    assert found["t2"][0] == {"of_z", "mul"}
+
+
+def test_in_a_group_nodes_of_one_operator_are_taken_in_their_order() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Relu (x)
+            b = Neg (a)
+            c = Relu (b)
+            d = Exp (c)
+            y = Tanh (d)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1 = com.microsoft.Relu (x)
+            t2 = com.microsoft.NegAgain (t1)
+            t3 = com.microsoft.Relu (t2)
+            y = com.microsoft.ExpTanh (t3)
+        }
+    """
+    found = carry(before, after, {"a": "first", "b": "sign", "c": "second", "d": "exp", "y": "tanh"})
+    assert (found["t1"][0], found["t3"][0]) == ({"first"}, {"second"})
+    assert found["y"][0] >= {"tanh"}
+
+
+def test_in_a_group_nobody_takes_work_that_lies_upstream_of_what_one_before_it_does() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
+            a = Relu (x)
+            b = MatMul (a, w)
+            y = Neg (b)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
+            t1 = com.microsoft.Start (x)
+            t2 = com.microsoft.Product (t1, w)
+            t3 = com.microsoft.Relu (t2)
+            y = Neg (t3)
+        }
+    """
+    found = carry(before, after, {"a": "act", "b": "proj", "y": "sign"})
+    assert found["t2"] == ({"proj"}, "carried")
+    assert found["t3"] == ({"act", "proj"}, "dataflow")  # not the Relu of A, which comes before the product
+
+
+def test_in_a_group_of_many_calls_a_node_that_cannot_be_told_apart_has_only_their_common_call() -> None:
+    names = [f"n{number}" for number in range(12)]
+    steps = "".join(f"{name} = Relu ({before})\n" for before, name in zip(["x", *names], names, strict=False))
+    before = f"main (float[2, 4] x) => (float[2, 4] y) {{ {steps} y = Exp (n11) }}"
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1 = com.microsoft.One (x)
+            t2 = com.microsoft.Two (t1)
+            y = com.microsoft.Three (t2)
+        }
+    """
+    found = carry(before, after, {**{name: f"all.{name}" for name in names}, "y": "all.exp"})
+    assert found["t1"] == found["t2"] == ({"all"}, "dataflow")
+    assert found["y"] == ({"all.exp"}, "carried")
+
+
+def test_products_of_one_tensor_with_weights_of_other_sizes_are_told_apart() -> None:
+    """All names are new, and the products have changed places."""
+    before = """
+        main (float[2, 4] x) => (float[2, 3] y) <float[4, 8] v, float[4, 6] w, float[8, 3] p, float[6, 3] q> {
+            a = MatMul (x, v)
+            b = MatMul (x, w)
+            c = MatMul (a, p)
+            d = MatMul (b, q)
+            y = Add (c, d)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 3] y) <float[4, 6] n1, float[4, 8] n2, float[8, 3] n3, float[6, 3] n4> {
+            t1 = MatMul (x, n1)
+            t2 = MatMul (x, n2)
+            t3 = MatMul (t2, n3)
+            t4 = MatMul (t1, n4)
+            y = Add (t3, t4)
+        }
+    """
+    calls = {"a": "wide", "b": "narrow", "c": "of_wide", "d": "of_narrow", "y": ""}
+    found = place(before, after, calls)
+    assert (found.get("t1"), found.get("t2")) == ("narrow", "wide")

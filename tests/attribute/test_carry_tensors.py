@@ -1,0 +1,91 @@
+"""The rules of carry for initializers and tensors: whose work they hold, and what became of them."""
+
+from __future__ import annotations
+
+from support.carry_graphs import EQUAL_WORK, TWO_CALLS, TWO_LINEAR
+from support.onnx_text import carry, fold, hold
+
+
+def test_an_initializer_keeps_the_calls_whose_work_was_folded_into_it() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
+            t = Transpose <perm = [1, 0]> (w)
+            s = Neg (t)
+            y = MatMul (x, s)
+        }
+    """
+    after = "main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] s> { y = MatMul (x, s) }"
+    assert fold(before, after, {"t": "turn", "s": "sign", "y": "proj"}) == {"s": ({"turn", "sign"}, {"w"})}
+
+
+def test_a_renamed_weight_is_found_from_its_reader() -> None:
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4, 4] other> {
+            a = MatMul (x, v)
+            r = Relu (a)
+            y = MatMul (r, other)
+        }
+    """
+    assert fold(TWO_LINEAR, after, TWO_CALLS)["other"] == (set(), {"w"})
+
+
+def test_a_weight_of_another_size_is_not_taken_for_its_readers_weight() -> None:
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4, 8] other> {
+            a = MatMul (x, v)
+            r = Relu (a)
+            y = MatMul (r, other)
+        }
+    """
+    assert "other" not in fold(TWO_LINEAR, after, TWO_CALLS)
+
+
+def test_a_node_that_computes_a_renamed_constant_is_found_from_its_reader() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] w> {
+            t = Transpose <perm = [1, 0]> (w)
+            y = MatMul (x, t)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v> {
+            new = Transpose <perm = [1, 0]> (v)
+            y = MatMul (x, new)
+        }
+    """
+    assert carry(before, after, {"t": "turn", "y": "proj"})["new"] == ({"turn"}, "captured")
+    assert fold(before, after, {"t": "turn", "y": "proj"})["v"] == (set(), {"w"})
+
+
+def test_a_merged_copy_has_its_value_in_the_one_that_is_left() -> None:
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Relu (x)
+            y = Mul (a, a)
+        }
+    """
+    assert hold(EQUAL_WORK, after) == {"x": "x", "a": "a", "b": "a", "y": "y"}
+
+
+def test_a_tensor_in_another_type_does_not_hold_the_value() -> None:
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4, 4] w> {
+            new = MatMul (x, v)
+            a = Cast <to = 10> (new)
+            r = Relu (a)
+            y = MatMul (r, w)
+        }
+    """
+    assert hold(TWO_LINEAR, after)["a"] == "new"
+
+
+def test_a_tensor_that_was_turned_and_turned_back_is_held_by_what_it_was() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t = Transpose <perm = [1, 0]> (x)
+            u = Transpose <perm = [1, 0]> (t)
+            y = Relu (u)
+        }
+    """
+    after = "main (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }"
+    assert hold(before, after) == {"x": "x", "t": None, "u": "x", "y": "y"}

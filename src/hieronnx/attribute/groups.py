@@ -4,7 +4,8 @@
 
 Gemm reads the parameters of MatMul and Add, so it does their work; Relu is the only Relu. Each rule leaves alone what
 the rules before it gave away: parameters, then what is read from outside the region, then operators (in order: work
-that comes first in A does not come later in B), then the nearest work upstream.
+that comes first in A does not come later in B, and what needs other work comes behind that), then the nearest work
+upstream.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Matcher
 
 _NEARBY = 200
+_MANY = 6
+"""So many nodes are paired by trying all ways."""
 
 Claims: TypeAlias = dict[int, list[int]]
 """For each node of B the nodes of A whose work it may do; where two claim one node, it is open who does it."""
@@ -38,7 +41,7 @@ def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int
     types_a = {n: a.nodes[n].op.rpartition("::")[2] for n in region}
     types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
     for free, nodes in _group_alike(claims, region, types_a, types_b):
-        claims.update(_claim_in_order(free, nodes, order))
+        claims.update(_claim_in_order(matcher, free, nodes, order))
     _claim_behind(matcher, claims, region)
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
@@ -81,13 +84,63 @@ def _group_alike(
     return [(free, nodes[key]) for key, free in members.items() if key is not None and key in nodes]
 
 
-def _claim_in_order(members: Sequence[int], nodes: Sequence[int], order: _Order) -> Claims:
-    """Pair nodes of B with as many of A in turn, those left out that can be none; else each may be what it can be."""
+def _claim_in_order(matcher: Matcher, members: Sequence[int], nodes: Sequence[int], order: _Order) -> Claims:
+    """Pair nodes of B with as many of A, those left out that can be none; else each may be what it can be.
+
+    They are paired in turn, unless weights and wiring say that it is another way.
+    """
     possible = {member: order.filter_possible(member, nodes) for member in members}
     able = [member for member in members if possible[member]]
-    if len(able) == len(nodes) and all(node in possible[m] for m, node in zip(able, nodes, strict=True)):
-        return {**possible, **{member: [node] for member, node in zip(able, nodes, strict=True)}}
+    if len(able) != len(nodes):
+        return possible
+    pairs = _pair_by_wiring(matcher, able, nodes, possible) or dict(zip(able, nodes, strict=True))
+    if all(node in possible[member] for member, node in pairs.items()):
+        return {**possible, **{member: [node] for member, node in pairs.items()}}
     return possible
+
+
+def _pair_by_wiring(
+    matcher: Matcher, members: Sequence[int], nodes: Sequence[int], possible: Claims
+) -> dict[int, int] | None:
+    """Pair nodes of B with as many of A, so that each has weights as large, and reads what is made of the same others.
+
+    Of several ways the first in turn; None where there is none, or there are too many to try.
+    """
+    if len(nodes) > _MANY:
+        return None
+    needs_a, needs_b = _find_needs(matcher.a, nodes), _find_needs(matcher.b, members)
+
+    def agree(member: int, node: int, pairs: Mapping[int, int]) -> bool:
+        return all(
+            (same not in needs_a[node] or other in needs_b[member])
+            and (node not in needs_a[same] or member in needs_b[other])
+            for other, same in pairs.items()
+        )
+
+    def search(pairs: dict[int, int]) -> dict[int, int] | None:
+        if len(pairs) == len(members):
+            return pairs
+        member = members[len(pairs)]
+        free = (n for n in possible[member] if n not in pairs.values())
+        fitting = (n for n in free if matcher.kinds.can_hold_weights(member, n) and agree(member, n, pairs))
+        return next((found for n in fitting if (found := search({**pairs, member: n})) is not None), None)
+
+    return search({})
+
+
+def _find_needs(view: View, nodes: Sequence[int]) -> dict[int, set[int]]:
+    """Return for each of some nodes which others it needs, at whatever distance; what comes first needs none."""
+    first, wanted = min(nodes), set(nodes)
+    needs: dict[int, set[int]] = {}
+    for node in nodes:
+        pending, seen = [node], {node}
+        for current in pending:
+            producers = (view.producers[tensor] for tensor in view.nodes[current].reads)
+            new = {p for p in producers if p is not None and p >= first} - seen
+            seen |= new
+            pending.extend(new)
+        needs[node] = seen & wanted - {node}
+    return needs
 
 
 def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:

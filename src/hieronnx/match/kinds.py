@@ -88,6 +88,11 @@ class OperatorKinds:
         sizes = [_count_weights(self._a, a), _count_weights(self._b, b)]
         return a.op != b.op or None in sizes or sizes[0] == sizes[1]
 
+    def can_hold_weights(self, of_b: int, of_a: int) -> bool:
+        """Say whether the weight of a node of B may hold that of one of A: filled up to whole blocks, it is larger."""
+        sizes = [_count_weights(view, view.nodes[n]) for view, n in ((self._a, of_a), (self._b, of_b))]
+        return sizes[0] is None or sizes[1] is None or sizes[0] <= sizes[1]
+
     def _find_related(self, op: str, graph: int, reading: Iterable[frozenset[int]]) -> list[int]:
         """Find the nodes of A of an operator's kind that read some values."""
         nodes = (n for values in reading for n in self._by_reading.get((graph, values), [])[:_MOST])

@@ -102,7 +102,7 @@ def export_command(
         from hieronnx.tools.export import export
 
         model = loaded.model.train(options["train"])
-        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.kwargs, axes)}
+        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.args, loaded.kwargs, axes)}
         given = {name: value for name, value in given.items() if value is not None}
         options = {**loaded.options, **options, **given}
         result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)

@@ -1,0 +1,65 @@
+"""Whether a model's `forward` can be given some inputs: told before torch fails on them, in the words of `forward`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from hieronnx.capture.modules import forward_signature
+from hieronnx.capture.specs import required, suggest
+from hieronnx.errors import InputError
+
+
+def bind_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs by the parameters of `forward` that take them, in its order; `*args` takes a tuple.
+
+    Raises:
+        InputError: If it does not take them, or wants more.
+    """
+    try:
+        return dict(forward_signature(model).bind(*args, **kwargs).arguments)
+    except TypeError as error:
+        raise InputError(_describe_misfit(model, forward_signature(model), args, kwargs, str(error))) from error
+
+
+def check_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Make sure that a model can be called with some inputs, as far as that is certain before it is.
+
+    What stands before `forward`, a hook or a decorator, may add arguments and take others away.
+
+    Raises:
+        InputError: If it certainly cannot.
+    """
+    if model._forward_pre_hooks or type(model).__call__ is not nn.Module.__call__:
+        return
+    try:
+        inspect.signature(model.forward, follow_wrapped=False).bind(*args, **kwargs)
+    except ValueError:  # it does not tell what it takes
+        return
+    except TypeError:
+        bind_arguments(model, args, kwargs)
+
+
+def _describe_misfit(
+    model: nn.Module, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+) -> str:
+    """Say which argument is missing, or is one too many."""
+    forward, parameters = f"{type(model).__name__}.forward", signature.parameters
+    named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    given = {*named[: len(args)], *kwargs}
+    if missing := [name for name in required(parameters) if name not in given]:
+        what = ", ".join(missing)
+        options = " ".join(f"--input '{name}=DTYPE[SHAPE]'" for name in missing)
+        pairs = ", ".join(f"'{name}': …" for name in missing)
+        return (
+            f"{forward} must be given {what}, which is not among the inputs; add it: {options}, in what --inputs-from "
+            f"returns, or in Python kwargs={{{pairs}}}"
+        )
+    by_keyword = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    if unknown := [name for name in kwargs if name not in by_keyword]:
+        hint = suggest(unknown[0], by_keyword) or f"; its parameters are {', '.join(parameters) or 'none'}"
+        return f"{forward} takes no input '{unknown[0]}'{hint}"
+    return f"{forward} does not take these inputs: {reason}; its parameters are {', '.join(parameters) or 'none'}"

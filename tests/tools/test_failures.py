@@ -577,3 +577,40 @@ def test_an_interrupt_that_comes_out_as_another_error_stops_the_export(tmp_path:
     with pytest.raises(KeyboardInterrupt):
         export(Hidden(), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+# -- inputs that forward does not take ----------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def forward(self, left: Tensor, right: Tensor, *, scale: float = 1.0) -> Tensor:
+        return (left + right) * scale
+
+
+@pytest.mark.parametrize("exporter", ALL)
+def test_a_missing_argument_is_named_before_torch_runs(exporter: str, tmp_path: Path) -> None:
+    message = expect_failure(TwoInputs(), tmp_path / "m.onnx", exporter=exporter, error=InputError)
+    assert message.startswith("TwoInputs.forward must be given right, too; pass --input 'right=DTYPE[SHAPE]', or ")
+    assert "kwargs={'right': …}" in message
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"right": torch.ones(2, 4), "scael": 2.0}, "takes no input 'scael'; did you mean 'scale'?"),
+        ({"left": torch.ones(2, 4), "right": torch.ones(2, 4)}, "multiple values for argument 'left'"),
+    ],
+)
+def test_an_argument_too_many_is_named(kwargs: dict[str, Any], words: str, tmp_path: Path) -> None:
+    assert words in expect_failure(TwoInputs(), tmp_path / "m.onnx", error=InputError, kwargs=kwargs)
+
+
+class Doubles(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+def test_a_hook_may_give_what_is_missing(tmp_path: Path) -> None:
+    model = Doubles()
+    model.register_forward_pre_hook(lambda module, args: (args[0], args[0]) if len(args) == 1 else args)
+    assert export(model, tmp_path / "m.onnx", exporter="torchscript").hierarchy.nodes

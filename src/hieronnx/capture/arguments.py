@@ -13,8 +13,16 @@ from hieronnx.capture.specs import required, suggest
 from hieronnx.errors import InputError
 
 
-def bind_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind_arguments(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, remedy: str = ""
+) -> dict[str, Any]:
     """Return inputs by the parameters of `forward` that take them, in its order; `*args` takes a tuple.
+
+    Args:
+        model: The model.
+        args: Its inputs by position.
+        kwargs: Its inputs by keyword.
+        remedy: What to do where one is missing, if that is not to give it by an option.
 
     Raises:
         InputError: If it does not take them, or wants more.
@@ -22,7 +30,7 @@ def bind_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     try:
         return dict(forward_signature(model).bind(*args, **kwargs).arguments)
     except TypeError as error:
-        raise InputError(_describe_misfit(model, forward_signature(model), args, kwargs, str(error))) from error
+        raise InputError(_describe_misfit(model, args, kwargs, str(error), remedy)) from error
 
 
 def check_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -44,22 +52,23 @@ def check_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _describe_misfit(
-    model: nn.Module, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str, remedy: str
 ) -> str:
     """Say which argument is missing, or is one too many."""
-    forward, parameters = f"{type(model).__name__}.forward", signature.parameters
-    named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    given = {*named[: len(args)], *kwargs}
-    if missing := [name for name in required(parameters) if name not in given]:
-        what = ", ".join(missing)
-        options = " ".join(f"--input '{name}=DTYPE[SHAPE]'" for name in missing)
-        pairs = ", ".join(f"'{name}': …" for name in missing)
-        return (
-            f"{forward} must be given {what}, which is not among the inputs; add it: {options}, in what --inputs-from "
-            f"returns, or in Python kwargs={{{pairs}}}"
-        )
+    forward, parameters = f"{type(model).__name__}.forward", forward_signature(model).parameters
+    by_position = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     by_keyword = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    if unknown := [name for name in kwargs if name not in by_keyword]:
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    given = {*by_position[: len(args)], *kwargs}
+    if missing := [name for name in required(parameters) if name not in given]:
+        return f"{forward} must be given {', '.join(missing)}, too; {remedy or _advise(missing)}"
+    if unknown := [name for name in kwargs if name not in by_keyword and not takes_any]:
         hint = suggest(unknown[0], by_keyword) or f"; its parameters are {', '.join(parameters) or 'none'}"
         return f"{forward} takes no input '{unknown[0]}'{hint}"
     return f"{forward} does not take these inputs: {reason}; its parameters are {', '.join(parameters) or 'none'}"
+
+
+def _advise(missing: Sequence[str]) -> str:
+    options = " ".join(f"--input '{name}=DTYPE[SHAPE]'" for name in missing)
+    pairs = ", ".join(f"'{name}': …" for name in missing)
+    return f"pass {options}, or what is no tensor with --inputs-from FILE.PY:FUNCTION; in Python kwargs={{{pairs}}}"

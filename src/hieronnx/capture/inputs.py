@@ -81,6 +81,9 @@ def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[
     """
     from torch import Tensor
 
+    from hieronnx.capture.arguments import bind_arguments
+    from hieronnx.capture.modules import forward_signature
+
     maker = load_reference(reference)
     if not callable(maker):
         raise InputError(f"'{reference}' is a {type(maker).__name__}; expected a function that returns the inputs")
@@ -96,19 +99,14 @@ def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[
     both = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], Mapping)
     args, kwargs = made if both else ((), made) if isinstance(made, Mapping) else (made, {})
     try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        raise InputError(
-            f"'{reference}' returned what {type(model).__name__}.forward does not take: {error}"
-        ) from error
-    by_position = {
-        p.name for p in bound.signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
-    }
-    if by_position & set(bound.arguments):
+        bound = bind_arguments(model, args, kwargs, remedy="let the function return it as well")
+    except InputError as error:
+        raise InputError(f"'{reference}' returned what the model does not take: {error}") from error
+    parameters = forward_signature(model).parameters.values()
+    if {p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)} & set(bound):
         return tuple(args), dict(kwargs)
-    variadic = next((p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    named = {name: value for name, value in bound.arguments.items() if name != variadic}
-    return (), {**named, **bound.arguments.get(variadic or "", {})}
+    variadic = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    return (), {**{name: value for name, value in bound.items() if name != variadic}, **bound.get(variadic, {})}
 
 
 def check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:

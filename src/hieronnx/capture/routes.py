@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from hieronnx.capture import guard
+from hieronnx.capture.arguments import bind_arguments
 from hieronnx.capture.captured import Captured, ExportRequest
 from hieronnx.capture.dynamic import advise_on
 from hieronnx.capture.guard import TorchFailedError, newer_than_tested, older_than_tested
@@ -34,6 +35,8 @@ def capture(
             if name != names[-1]:
                 reason = describe_error(innermost(failures[name]))
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
+    if any(isinstance(innermost(failure), TypeError) for failure in failures.values()):
+        bind_arguments(request.model, request.args, request.kwargs)
     raise explain_failure(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
 
 

@@ -148,6 +148,7 @@ def export(
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
+    from hieronnx.capture.arguments import check_arguments
     from hieronnx.capture.captured import ExportRequest
     from hieronnx.capture.modes import settle_mode, undisturbed
     from hieronnx.capture.names import BoundaryNames
@@ -158,6 +159,7 @@ def export(
     check_known("level of confidence", min_confidence, LEVELS)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
+    check_arguments(model, given, kwargs or {})
     with staging(destination) as staged, undisturbed(model, train=train):
         inputs = given, dict(kwargs or {})
         names = BoundaryNames() if torch_names else BoundaryNames.beside(torch_options)

@@ -51,9 +51,7 @@ def check_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
         bind_arguments(model, args, kwargs)
 
 
-def _describe_misfit(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str, remedy: str
-) -> str:
+def _describe_misfit(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], reason: str, remedy: str) -> str:
     """Say which argument is missing, or is one too many."""
     forward, parameters = f"{type(model).__name__}.forward", forward_signature(model).parameters
     by_position = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -153,6 +153,7 @@ def export(
     from hieronnx.capture.modes import settle_mode, undisturbed
     from hieronnx.capture.names import BoundaryNames
     from hieronnx.capture.routes import capture
+    from hieronnx.capture.unsupported import describe_failure
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
@@ -191,7 +192,7 @@ def export(
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
     hierarchy = hierarchy.require_confidence(min_confidence)
-    fallback = None if failure is None else describe_error(innermost(failure))
+    fallback = None if failure is None else describe_failure(failure)
     beside, findings = sidecar_path(destination) if sidecar else None, _check_layers(hierarchy, view)
     result = ExportResult(
         destination, beside, used, hierarchy, fallback, strategy=strategy, findings=findings, axes=axes

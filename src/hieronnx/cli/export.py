@@ -26,7 +26,8 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
 @click.option(
     "--check/--no-check",
     default=None,
-    help="Run a file with dynamic axes once at other sizes, exit code 1 if it does not do what the model does. "
+    help="Run the file on the example, and with dynamic axes once at other sizes, exit code 1 if it does not do what "
+    "the model does. "
     "[default: models of up to 1 GB]",
 )
 @click.option("--input-names", metavar="NAMES", help="Names for the file's inputs, in order, as in tokens,mask.")
@@ -117,5 +118,6 @@ def export_command(
     if verification is not None and not verification.passed:
         context.exit(FOUND_SOMETHING)
     differs = result.topology is not None and not result.topology.same
-    if differs or result.findings or (result.axes is not None and result.axes.problem is not None):
+    fixed = result.axes is not None and result.axes.problem is not None
+    if differs or fixed or result.findings or result.problem is not None:
         context.exit(FOUND_SOMETHING)

@@ -1,4 +1,4 @@
-"""Whether a model's `forward` can be given some inputs: told before torch fails on them, in the words of `forward`."""
+"""Inputs that are given, and whether a model's `forward` takes them: told before torch fails, in its own words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,46 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from hieronnx.capture.load import load_reference, neighbours
 from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.specs import required, suggest
-from hieronnx.errors import InputError
+from hieronnx.errors import InputError, describe_error
+
+
+def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Call the function that a reference names; return the example inputs that it gives, by keyword where they can be.
+
+    It returns a dict of keyword inputs, a tuple of positional ones, a tensor, or a tuple of a tuple and a dict: both.
+
+    Raises:
+        TargetError: there is no such function.
+        InputError: it fails, returns something else, or what `forward` does not take.
+    """
+    maker = load_reference(reference)
+    if not callable(maker):
+        raise InputError(f"'{reference}' is a {type(maker).__name__}; expected a function that returns the inputs")
+    try:
+        with neighbours(reference):
+            made = maker(model) if required(inspect.signature(maker).parameters) else maker()
+    except Exception as error:
+        raise InputError(f"'{reference}' raised {describe_error(error)}") from error
+    made = (made,) if isinstance(made, Tensor) else made
+    if not isinstance(made, tuple | Mapping):
+        expected = "expected a tuple of args, a dict of kwargs, or both in a tuple"
+        raise InputError(f"'{reference}' returned a {type(made).__name__}; {expected}")
+    both = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], Mapping)
+    args, kwargs = made if both else ((), made) if isinstance(made, Mapping) else (made, {})
+    try:
+        bound = bind_arguments(model, args, kwargs, remedy="let the function return it as well")
+    except InputError as error:
+        raise InputError(f"'{reference}' returned what the model does not take: {error}") from error
+    parameters = forward_signature(model).parameters.values()
+    if {p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)} & set(bound):
+        return tuple(args), dict(kwargs)
+    variadic = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    return (), {**{name: value for name, value in bound.items() if name != variadic}, **bound.get(variadic, {})}
 
 
 def bind_arguments(

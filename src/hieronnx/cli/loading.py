@@ -54,13 +54,14 @@ class Loading:
 
     def load_with_inputs(self, report: Callable[[str], None], file: Path | None = None) -> Loaded:
         """Load the model, and make its example inputs; where they are not known, those that a file of it takes."""
-        from hieronnx.capture.arguments import call_maker
         from hieronnx.capture.inputs import make_examples
         from hieronnx.errors import InputError
 
         model = self.load(report)
         report("making inputs")
         if self.inputs_from is not None:
+            from hieronnx.capture.arguments import call_maker
+
             return Loaded(model, *call_maker(self.inputs_from, model))
         if self.with_past:
             from hieronnx.tools.past import with_past

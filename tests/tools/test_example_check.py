@@ -254,3 +254,17 @@ def test_a_right_file_is_not_called_wrong(
             pytest.skip("torch cannot export it")
     assert result.problem is None
     assert "the file is wrong" not in caplog.text
+
+
+class Picky(nn.Module):
+    """Takes whole numbers only, as floats, and gives something else in the file."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not is_exported(x) and not bool((x == x.round()).all()):
+            raise ValueError("whole numbers only")
+        return x * (2 if is_exported(x) else 1)
+
+
+def test_a_model_that_bears_no_noise_is_compared_without(tmp_path: Path) -> None:
+    problem = export(Picky().eval(), tmp_path, X.round(), exporter="torchscript").problem
+    assert problem == "output 'output' is 100% of its largest number off PyTorch's"

@@ -18,7 +18,12 @@ _ROUNDINGS = 4
 
 
 def run_outputs(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, noise: int | None = None
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    noise: int | None = None,
+    roundings: int = _ROUNDINGS,
 ) -> list[np.ndarray[Any, np.dtype[Any]]]:
     """Run a model once and return the tensors that it gives; nothing is left of the run.
 
@@ -30,7 +35,7 @@ def run_outputs(
     def disturb(value: Any) -> Any:
         if noise is None or not isinstance(value, Tensor) or not value.is_floating_point() or value.is_sparse:
             return value
-        size = _ROUNDINGS * torch.finfo(value.dtype).eps
+        size = roundings * torch.finfo(value.dtype).eps
         factor = 1 + size * torch.randn(value.shape, generator=generator, dtype=torch.float64)
         return (value.double() * factor.to(value.device)).to(value.dtype)
 

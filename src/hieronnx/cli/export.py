@@ -21,7 +21,8 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
     "--dynamic",
     multiple=True,
     metavar="NAME:AXIS=LABEL,…",
-    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence; '*:0=batch' is of all. May be repeated.",
+    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence; '*:0=batch' is of all. Of a tensor inside an "
+    "argument by the name that the file has for it, past_0_0:0=batch. May be repeated.",
 )
 @click.option(
     "--check/--no-check",

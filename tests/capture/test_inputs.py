@@ -517,13 +517,13 @@ PAIR = {"left": torch.ones(2, 3), "right": torch.ones(2, 3)}
 
 
 def test_dynamic_shapes_are_sorted_by_the_signature() -> None:
-    shapes = to_dynamic_shapes(Pair(), dict(reversed(PAIR.items())), DYNAMIC)
+    shapes = to_dynamic_shapes(Pair(), (), dict(reversed(PAIR.items())), DYNAMIC)
     assert shapes == {"left": None, "right": {0: "batch", 1: "n"}}
     assert list(shapes) == ["left", "right"]
 
 
 def test_nothing_dynamic_is_none() -> None:
-    assert to_dynamic_shapes(Pair(), PAIR, {}) is None
+    assert to_dynamic_shapes(Pair(), (), PAIR, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -536,23 +536,23 @@ def test_nothing_dynamic_is_none() -> None:
 )
 def test_dynamic_axes_that_do_not_fit(dynamic: dict[str, dict[int, str]], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        to_dynamic_shapes(Pair(), PAIR, dynamic)
+        to_dynamic_shapes(Pair(), (), PAIR, dynamic)
 
 
 def test_a_dynamic_input_that_is_no_tensor_is_refused() -> None:
     with pytest.raises(InputError, match="'scale' is a float, not a tensor"):
-        to_dynamic_shapes(Pair(), {**PAIR, "scale": 2.0}, {"scale": {0: "n"}})
+        to_dynamic_shapes(Pair(), (), {**PAIR, "scale": 2.0}, {"scale": {0: "n"}})
 
 
 def test_what_variadic_keywords_take_is_nested_as_torch_export_binds_it() -> None:
     kwargs = {"x": torch.ones(2, 3), "extra": torch.ones(2, 3)}
-    shapes = to_dynamic_shapes(Open(), kwargs, {"extra": {0: "batch"}})
+    shapes = to_dynamic_shapes(Open(), (), kwargs, {"extra": {0: "batch"}})
     assert shapes == {"x": None, "others": {"extra": {0: "batch"}}}
 
 
 def test_torch_takes_the_dynamic_shapes() -> None:
     model, dynamic = Pair().eval(), {name: {0: "batch"} for name in PAIR}
-    shapes = to_dynamic_shapes(model, PAIR, dynamic)
+    shapes = to_dynamic_shapes(model, (), PAIR, dynamic)
     program = torch.onnx.export(model, (), kwargs=PAIR, dynamo=True, dynamic_shapes=shapes, verbose=False)
     assert program is not None
     assert [str(value.shape) for value in program.model.graph.inputs] == ["[batch,3]", "[batch,3]"]

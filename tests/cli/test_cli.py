@@ -565,7 +565,10 @@ def test_inputs_come_from_a_function(more_nets: None) -> None:
     assert json.loads(result.stdout)["made_up"] == {}
     annotated = ("annotate", "net.onnx", "--model", "more.py:Plain", "-o", "net.onnx")
     assert run(*annotated, "--inputs-from", "more.py:make_plain").exit_code == 0
-    for maker, message in [("make_list", "returned a list; expected a tuple"), ("make_nested", "does not take")]:
+    for maker, message in [
+        ("make_list", "returned a list; expected a tuple"),
+        ("make_nested", "must be given right, too; let the function"),
+    ]:
         result = export_more("Plain", "--inputs-from", f"more.py:{maker}")
         assert result.exit_code == 2
         assert message in result.stderr

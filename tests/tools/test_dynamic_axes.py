@@ -15,7 +15,7 @@ import hieronnx
 from hieronnx.capture.captured import ExportRequest
 from hieronnx.capture.dynamic import list_dynamic_axes, resize
 from hieronnx.errors import InputError
-from hieronnx.tools import axes as axes_module
+from hieronnx.tools import example as example_module
 from support.exports import quiet
 
 
@@ -110,7 +110,7 @@ def test_the_check_can_be_turned_off_and_is_for_small_models(
     assert result.axes is not None
     assert result.axes.passed is None
     assert "hieronnx" not in {record.name for record in caplog.records}
-    monkeypatch.setattr(axes_module, "_LARGEST", 10)
+    monkeypatch.setattr(example_module, "LARGEST", 10)
     assert "GB of weights" in str(export(Masked(), tmp_path, INPUTS, **options).axes.not_checked)  # type: ignore[union-attr]
     assert "was not checked" in caplog.text
     assert export(Masked(), tmp_path, INPUTS, check=True, **options).axes.passed  # type: ignore[union-attr]

@@ -256,13 +256,22 @@ def test_a_forward_of_the_instances_own_is_put_back(tmp_path: Path) -> None:
 def test_an_export_that_torch_refuses_leaves_nothing_behind(exporter: str, tmp_path: Path) -> None:
     message = expect_failure(Unexportable(), tmp_path / "m.onnx", exporter=exporter)
     assert message.startswith(f"torch could not export the model ({exporter}: ")
-    assert f"try exporter '{({*BOTH} - {exporter}).pop()}'" in message
+    assert f"exporter='{({*BOTH} - {exporter}).pop()}'" in message
 
 
 def test_when_both_routes_fail_both_causes_are_named(tmp_path: Path) -> None:
     message = expect_failure(Unexportable(), tmp_path / "m.onnx", exporter="auto")
     assert message.startswith("torch could not export the model (dynamo: ")
-    assert "; torchscript: UnsupportedOperatorError: " in message
+    assert "; torchscript: it has no ONNX for the operator aten::fft_fftn); write the model without " in message
+
+
+class Unequal(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise ValueError(f"not with {len(x)}")
+
+
+def test_when_both_routes_fail_on_the_model_it_is_to_be_run_first(tmp_path: Path) -> None:
+    message = expect_failure(Unequal(), tmp_path / "m.onnx", exporter="auto")
     assert "run the model itself on these inputs first" in message
 
 
@@ -459,7 +468,13 @@ def test_auto_falls_back_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureF
     assert result.exporter == "torchscript"
     assert result.fallback
     assert "\n" not in result.fallback
-    assert stages == ["exporting with dynamo", "exporting with torchscript", "writing", "reading back"]
+    assert stages == [
+        "exporting with dynamo",
+        "exporting with torchscript",
+        "running the example",
+        "writing",
+        "reading back",
+    ]
     (record,) = [record for record in caplog.records if record.name == "hieronnx"]
     assert record.getMessage() == f"dynamo could not export the model ({result.fallback}); trying TorchScript"
     assert set(files_in(tmp_path)) == {"m.onnx", "m_hierarchy.json"}  # nothing of the first attempt
@@ -577,3 +592,105 @@ def test_an_interrupt_that_comes_out_as_another_error_stops_the_export(tmp_path:
     with pytest.raises(KeyboardInterrupt):
         export(Hidden(), tmp_path / "m.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+# -- operators that an exporter does not have ---------------------------------------------------------------------
+
+
+class Samples(nn.Module):
+    """Needs opset 16 in the TorchScript exporter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = torch.zeros(1, 4, 4, 2)
+        return nn.functional.grid_sample(x[None, None], grid, align_corners=False)
+
+
+class Eigenvalues(nn.Module):
+    """Has an operator that neither exporter knows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.eigvalsh(x @ x.T)
+
+
+def test_an_opset_that_has_the_operator_is_named_and_has_it(tmp_path: Path) -> None:
+    message = expect_failure(Samples(), tmp_path / "m.onnx", exporter="torchscript", opset_version=11)
+    assert message.endswith("try --exporter torchscript --opset 16 (opset_version=16)")
+    assert export(Samples(), tmp_path / "m.onnx", exporter="torchscript", opset_version=16).path.is_file()
+
+
+class Unknown(nn.Module):
+    """Uses an operator that the TorchScript exporter has, in a way that it has not."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.embedding(x[0].long(), x, padding_idx=0, scale_grad_by_freq=True)
+
+
+def test_what_torch_says_of_an_operator_is_told_without_its_graph(tmp_path: Path) -> None:
+    model = Unknown().train()
+    message = expect_failure(model, tmp_path / "m.onnx", exporter="torchscript", train=True)
+    assert "Unsupported: ONNX export of embedding with scale_grad_by_freq=True" in message
+    assert "Caused by" not in message
+    assert "try --exporter dynamo" in message
+
+
+@pytest.mark.parametrize("exporter", BOTH)
+def test_of_one_exporter_the_other_is_named(exporter: str, tmp_path: Path) -> None:
+    other = ({*BOTH} - {exporter}).pop()
+    message = expect_failure(Eigenvalues(), tmp_path / "m.onnx", exporter=exporter)
+    assert f"({exporter}: it has no ONNX for the operator " in message
+    assert f"try --exporter {other} (exporter='{other}'); if that has none either, write the model without" in message
+
+
+def test_what_neither_exporter_has_is_to_be_written_otherwise_or_translated(tmp_path: Path) -> None:
+    message = expect_failure(Eigenvalues(), tmp_path / "m.onnx")
+    assert "write the model without aten._linalg_eigh and aten::linalg_eigvalsh, or translate it" in message
+    assert "Failure message" not in message
+
+
+def test_a_translation_makes_the_export_work(tmp_path: Path) -> None:
+    from onnxscript import opset18
+
+    def translate(matrix: Any, UPLO: str = "L", compute_v: bool = True) -> Any:  # noqa: N803  torch's name
+        diagonal = opset18.ReduceSum(matrix, opset18.Constant(value_ints=[1]), keepdims=0)
+        return diagonal, opset18.Identity(matrix)
+
+    table = {torch.ops.aten._linalg_eigh.default: translate}
+    result = export(Eigenvalues(), tmp_path / "m.onnx", exporter="dynamo", custom_translation_table=table, check=False)
+    assert "ReduceSum" in {node.op_type for node in result.hierarchy.nodes}
+
+
+# -- inputs that forward does not take ----------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def forward(self, left: Tensor, right: Tensor, *, scale: float = 1.0) -> Tensor:
+        return (left + right) * scale
+
+
+@pytest.mark.parametrize("exporter", ALL)
+def test_a_missing_argument_is_named_before_torch_runs(exporter: str, tmp_path: Path) -> None:
+    message = expect_failure(TwoInputs(), tmp_path / "m.onnx", exporter=exporter, error=InputError)
+    assert message.startswith("TwoInputs.forward must be given right, too; pass --input 'right=DTYPE[SHAPE]', or ")
+    assert "kwargs={'right': …}" in message
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({"right": torch.ones(2, 4), "scael": 2.0}, "takes no input 'scael'; did you mean 'scale'?"),
+        ({"left": torch.ones(2, 4), "right": torch.ones(2, 4)}, "multiple values for argument 'left'"),
+    ],
+)
+def test_an_argument_too_many_is_named(kwargs: dict[str, Any], words: str, tmp_path: Path) -> None:
+    assert words in expect_failure(TwoInputs(), tmp_path / "m.onnx", error=InputError, kwargs=kwargs)
+
+
+class Doubles(nn.Module):
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return left + right
+
+
+def test_a_hook_may_give_what_is_missing(tmp_path: Path) -> None:
+    model = Doubles()
+    model.register_forward_pre_hook(lambda module, args: (args[0], args[0]) if len(args) == 1 else args)
+    assert export(model, tmp_path / "m.onnx", exporter="torchscript").hierarchy.nodes

@@ -16,11 +16,15 @@ import inspect
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import numpy as np
+
+from hieronnx.attribute.nested_inputs import Parts, fill_example, find_parts, nest
 from hieronnx.capture.inputs import make_examples, make_inputs, try_each
-from hieronnx.capture.specs import DTYPES, InputSpec
-from hieronnx.errors import InputError
+from hieronnx.capture.specs import DTYPES, InputSpec, Limits, draw_all
+from hieronnx.errors import InputError, describe_error, list_some
 from hieronnx.runtime.inputs import FileInput
 
 if TYPE_CHECKING:
@@ -29,11 +33,18 @@ if TYPE_CHECKING:
 _BATCH = 2
 _SIZES = (6, 16, 32, 64, 224)
 """For sizes that nobody tells: each and its multiples, then each alone."""
+_NAMED = 5
+EXAMPLE = "give an example of all inputs with --inputs-from FILE.PY:FUNCTION, or from Python args=… and kwargs=…"
 _Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 
 def make_file_inputs(
-    inputs: Sequence[FileInput], model: nn.Module, specs: Sequence[InputSpec] = (), *, name: str
+    inputs: Sequence[FileInput],
+    model: nn.Module,
+    specs: Sequence[InputSpec] = (),
+    *,
+    name: str,
+    recorded: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Make the inputs of a file, by the names of `forward`'s arguments.
 
@@ -42,21 +53,86 @@ def make_file_inputs(
         model: The model.
         specs: Inputs that are given: they are made as they say.
         name: That of the file, for errors.
+        recorded: What the inputs were at export, as far as that is known.
 
     Raises:
         InputError: If one cannot be made, or the model cannot be run with what was made.
     """
     usual = _make_usual(model)
-    paired = _pair(inputs, model, usual, name)
+    parts = _find_parts(inputs, model, usual, recorded)
+    paired = _pair(inputs, model, usual, name, parts)
+    inside = {item.name: item for item in inputs if item not in paired.values()}
     given = {spec.name for spec in specs}
     shapes = {parameter: tuple(value.shape) for parameter, value in usual.items() if hasattr(value, "shape")}
     shapes |= {spec.name: spec.shape for spec in specs}
     wanted = {parameter: item for parameter, item in paired.items() if parameter not in given}
     candidates = []
-    for sizes in _choose_sizes(paired, shapes, given):
+    for sizes in _choose_sizes({**paired, **inside}, shapes, given):
         made = [_make_spec(parameter, item, sizes, model, name) for parameter, item in wanted.items()]
-        candidates.append(make_examples(model, [*specs, *made], only=True).values)
+        plain = make_examples(model, [*specs, *made], only=True, without=list(parts)).values
+        drawn = draw_all(model, {_make_spec(part, item, sizes, model, name): Limits() for part, item in inside.items()})
+        for sequence in (tuple, list) if parts else (tuple,):
+            candidates.append({**plain, **_nest_all(drawn, parts, sequence)})
     return candidates[0] if len(candidates) == 1 else try_each(model, candidates, f"for '{name}'")
+
+
+def arrange_arrays(
+    feeds: Mapping[str, Any],
+    inputs: Sequence[FileInput],
+    model: nn.Module,
+    example: tuple[tuple[Any, ...], Mapping[str, Any]] = ((), MappingProxyType({})),
+    *,
+    name: str,
+    recorded: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a model for which arrays are given by the names that a file has for them.
+
+    Args:
+        feeds: The arrays.
+        inputs: What the file takes.
+        model: The model.
+        example: Arguments of the model whose places the arrays take, if there are any.
+        name: That of the file, for errors.
+        recorded: What the inputs were at export, as far as that is known.
+
+    Raises:
+        InputError: If an array has no place among the arguments, or the model does not run with those.
+    """
+    if example[0] or example[1]:
+        return fill_example(feeds, inputs, model, example, recorded, name)
+    usual = _make_usual(model)
+    parts = _find_parts(inputs, model, usual, recorded)
+    paired = _pair(inputs, model, usual, name, parts)
+    if parts and {*paired, *parts} <= usual.keys():  # the model tells what they look like
+        own = {parameter: usual[parameter] for parameter in usual if parameter in {*paired, *parts}}
+        return fill_example(feeds, inputs, model, ((), own), recorded, name)
+    tensors = _to_tensors(feeds, model)
+    plain = {parameter: tensors[item.name] for parameter, item in paired.items()}
+    candidates = [{**plain, **_nest_all(tensors, parts, sequence)} for sequence in (tuple, list)]
+    if not parts:
+        return (), candidates[0]
+    try:
+        return (), try_each(model, candidates, "of them")
+    except InputError as error:
+        listed = list_some([part for found in parts.values() for part in found.values()], _NAMED)
+        raise InputError(
+            f"{type(model).__name__} does not run with its argument {', '.join(parts)} put together from the inputs "
+            f"{listed} of '{name}' ({describe_error(error.__cause__ or error)}); {EXAMPLE}"
+        ) from error
+
+
+def _nest_all(tensors: Mapping[str, Any], parts: Parts, sequence: Any) -> dict[str, Any]:
+    return {p: nest({way: tensors[part] for way, part in found.items()}, sequence) for p, found in parts.items()}
+
+
+def _to_tensors(feeds: Mapping[str, Any], model: nn.Module) -> dict[str, Any]:
+    """Return arrays as tensors; where the file takes half floats, in the precision of the model."""
+    import torch
+
+    precisions = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
+    precision = next(precisions, torch.get_default_dtype())
+    tensors = {name: torch.from_numpy(np.array(array)) for name, array in feeds.items()}
+    return {name: t.to(precision) if t.dtype == torch.float16 else t for name, t in tensors.items()}
 
 
 def _make_usual(model: nn.Module) -> dict[str, Any]:
@@ -67,20 +143,38 @@ def _make_usual(model: nn.Module) -> dict[str, Any]:
         return {}
 
 
-def pair_inputs(inputs: Sequence[FileInput], model: nn.Module, name: str) -> dict[str, FileInput]:
-    """Return the inputs of a file by the arguments of `forward` that they are.
+def _list_parameters(model: nn.Module) -> list[str]:
+    """List the parameters of `forward` that can be given by keyword."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
-    Raises:
-        InputError: If there is none for one of them.
+
+def _find_parts(
+    inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any], recorded: Mapping[str, str]
+) -> Parts:
+    """Find the arguments whose tensors are inputs of a file; what the model itself says is a tensor is none."""
+    parameters = [p for p in _list_parameters(model) if not hasattr(usual.get(p), "shape")]
+    of_objects = [item.name for item in inputs if _is_part(item.name, parameters)]
+    return {} if of_objects else find_parts([item.name for item in inputs], parameters, recorded)
+
+
+def _is_part(name: str, parameters: Sequence[str]) -> bool:
+    """Say whether an input is called after a field of an object, as those of a cache are."""
+    whole, _, part = name.partition(".")
+    return whole in parameters and bool(part) and not part.isdigit()
+
+
+def _pair(
+    inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any], name: str, parts: Parts
+) -> dict[str, FileInput]:
+    """Pair inputs of a file with arguments: by name, the others in order, those that the model tells of first.
+
+    Those that are parts of arguments are left out.
     """
-    return _pair(inputs, model, _make_usual(model), name)
-
-
-def _pair(inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any], name: str) -> dict[str, FileInput]:
-    """Pair inputs of a file with arguments: by name, the others in order, those that the model tells of first."""
-    parameters = inspect.signature(model.forward).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = [p.name for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(model.forward).parameters.values())
+    named = [p for p in _list_parameters(model) if p not in parts]
+    inside = {part for found in parts.values() for part in found.values()}
+    inputs = [item for item in inputs if item.name not in inside]
     paired: dict[str, FileInput] = {}
     for item in inputs:
         plain = re.sub(r"\.\d+$", "", item.name)  # as TorchScript names an input whose name is taken
@@ -88,16 +182,15 @@ def _pair(inputs: Sequence[FileInput], model: nn.Module, usual: Mapping[str, Any
         if parameter is not None:
             paired[parameter] = item
     for item in (item for item in inputs if item not in paired.values()):
-        whole, _, part = item.name.partition(".")
-        if whole in named and part and not part.isdigit():
+        if _is_part(item.name, named):
             raise InputError(
-                f"the input '{item.name}' of '{name}' is a part of the argument '{whole}' of {type(model).__name__}, "
-                "which no array can stand for; give all inputs with --inputs-from, or args=… and kwargs=…; --with-past "
-                "makes those of a Hugging Face decoder with its cache, as hieronnx.with_past does"
+                f"the input '{item.name}' of '{name}' is a part of an argument of {type(model).__name__} that is no "
+                f"tensor; {EXAMPLE}, or for a Hugging Face decoder with its cache --with-past, hieronnx.with_past"
             )
-        free = [p for p in dict.fromkeys((*usual, *named)) if p not in paired and _is_alike(usual.get(p), item)]
+        others = [p for p in dict.fromkeys((*usual, *named)) if p not in paired and p not in parts]
+        free = [p for p in others if _is_alike(usual.get(p), item)]
         if not free and not takes_any:
-            _refuse(item, name, f"{type(model).__name__}.forward has no argument for it")
+            _refuse(item, name, f"{type(model).__name__}.forward has no argument for it", EXAMPLE)
         paired[free[0] if free else item.name] = item
     return paired
 
@@ -142,17 +235,15 @@ def _make_spec(
     parameter: str, item: FileInput, sizes: Mapping[Hashable, int], model: nn.Module, name: str
 ) -> InputSpec:
     if item.dtype is None or item.shape is None:
-        _refuse(item, name, "the file does not say of what type and shape it is")
+        remedy = f"pass --input '{parameter}=DTYPE[SHAPE]'; or {EXAMPLE}"
+        _refuse(item, name, "the file does not say of what type and shape it is", remedy)
     floats = (p.dtype for p in model.parameters() if p.dtype.is_floating_point)
     # A file in half precision is compared with a model that is not.
     dtype = str(next(floats, item.dtype)).removeprefix("torch.") if item.dtype.kind == "f" else item.dtype.name
     if dtype not in DTYPES:
-        _refuse(item, name, f"there are no inputs of type {dtype}")
+        _refuse(item, name, f"there are no inputs of type {dtype}", EXAMPLE)
     return InputSpec(parameter, dtype, tuple(n if isinstance(n, int) else sizes[n] for n in _list_axes(item)))
 
 
-def _refuse(item: FileInput, name: str, reason: str) -> NoReturn:
-    raise InputError(
-        f"cannot make the input {item} of '{name}': {reason}; pass --input '{item}' with sizes, or from Python args=… "
-        "and kwargs=…, or use the strategy usage_based, which runs nothing"
-    )
+def _refuse(item: FileInput, name: str, reason: str, remedy: str) -> NoReturn:
+    raise InputError(f"cannot make the input {item} of '{name}': {reason}; {remedy}")

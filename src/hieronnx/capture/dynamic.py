@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from hieronnx.capture.arguments import bind_arguments, check_arguments
 from hieronnx.capture.captured import ExportRequest
-from hieronnx.capture.inputs import check_names, sort_inputs
 from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.names import list_parameters, name_arguments, name_leaves
 from hieronnx.capture.private_torch import is_about_dynamic_axes, pytree
@@ -25,56 +26,94 @@ Sizes: TypeAlias = Mapping[str, int]
 
 
 def to_dynamic_shapes(
-    model: nn.Module, kwargs: Mapping[str, Any], dynamic: Mapping[str, Mapping[int, str]]
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dynamic: Mapping[str, Mapping[int, str]],
 ) -> dict[str, Any] | None:
-    """Return the `dynamic_shapes` of an export, None where nothing is dynamic; `*` stands for all inputs with the axis.
+    """Return the `dynamic_shapes` of an export, None where nothing is dynamic.
+
+    A tensor inside an argument goes by the name of the file's input, the argument itself stands for all tensors in it,
+    and `*` for all tensors that have the axis.
 
     Example:
-        `{"x": {0: "batch"}}` with inputs x and mask gives `{"x": {0: "batch"}, "mask": None}`.
+        `{"x": {0: "batch"}}` with inputs x and mask gives `{"x": {0: "batch"}, "mask": None}`;
+        `{"past_0": {0: "batch"}}` with a pair of tensors as past, `{"past": ({0: "batch"}, {})}`.
 
     Raises:
         InputError: there is no such input, or it has no such axis.
     """
     if not dynamic:
         return None
-    parameters = forward_signature(model).parameters
-    dynamic = _expand(dynamic, kwargs)
-    check_names(model, parameters, dynamic, what="dynamic input")
-    for name in dynamic:
-        _check_axes(name, dynamic[name], kwargs)
+    check_arguments(model, args, kwargs)
+    arguments = name_arguments(model, args, kwargs)
+    axes = iter(_label_leaves(model, dynamic, arguments))
+    specs = {name: _spread(value, axes) for name, value in arguments}
     shapes: dict[str, Any] = {}
-    for name in sort_inputs(kwargs, parameters):
-        axes = dict(dynamic[name]) if name in dynamic else None
-        if name in parameters:
-            shapes[name] = axes
-        else:  # torch.export sees what **kwargs took as one mapping under the name of that parameter
-            variadic = next(p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD)
-            shapes.setdefault(variadic, {})[name] = axes
+    # torch.export sees what *args and **kwargs took as one input each, under the names of these parameters.
+    for name, value in bind_arguments(model, args, kwargs).items():
+        kind = forward_signature(model).parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            shapes[name] = tuple(_fix(specs[f"{name}_{index}"], item) for index, item in enumerate(value))
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            shapes[name] = {keyword: specs[keyword] for keyword in value}
+        else:
+            shapes[name] = specs[name]
     return shapes
 
 
-def _expand(dynamic: Mapping[str, Mapping[int, str]], kwargs: Mapping[str, Any]) -> dict[str, dict[int, str]]:
-    """Give the axes of `*` to every tensor that has them; what is said of one input by its name comes first."""
-    named = {name: dict(axes) for name, axes in dynamic.items() if name != ALL}
+def _spread(value: Any, axes: Iterator[dict[int, str] | None]) -> Any:
+    """Arrange the axes of the leaves of an input as the input is; other classes than Python's, as lists."""
+    handler = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
+    if handler is None:
+        return next(axes)
+    parts, context = handler.flatten_fn(value)
+    specs = [_fix(_spread(part, axes), part) for part in parts]
+    return handler.unflatten_fn(specs, context) if pytree._get_node_type(value) in pytree.BUILTIN_TYPES else specs
+
+
+def _fix(axes: Any, value: Any) -> Any:
+    """Return the axes of a tensor inside an argument: `(None, None)` would be those of one tensor, to torch."""
+    return {} if axes is None and isinstance(value, Tensor) else axes
+
+
+def _label_leaves(
+    model: nn.Module, dynamic: Mapping[str, Mapping[int, str]], arguments: Sequence[tuple[str, Any]]
+) -> list[dict[int, str] | None]:
+    """Return the axes of each leaf of the arguments; what is said of an input by its name comes before `*`."""
+    leaves = [(whole, *leaf) for whole, value in arguments for leaf in name_leaves([(whole, value)])]
+    labelled: list[dict[int, str]] = [{} for _ in leaves]
+    for name, axes in dynamic.items():
+        own = [n for n, (_, leaf, _) in enumerate(leaves) if leaf == name]
+        chosen = own or [n for n, (whole, _, value) in enumerate(leaves) if whole == name and isinstance(value, Tensor)]
+        if name != ALL and not chosen:
+            _refuse_name(model, name, [leaf for _, leaf, _ in leaves])
+        for number in chosen:
+            _check_axes(*leaves[number][1:], axes)
+            labelled[number].update(axes)
     for axis, label in dynamic.get(ALL, {}).items():
-        having = [name for name, value in kwargs.items() if isinstance(value, Tensor) and axis < value.ndim]
+        having = [n for n, (*_, value) in enumerate(leaves) if isinstance(value, Tensor) and axis < value.ndim]
         if not having:
             raise InputError(f"no input has an axis {axis} to be '{label}'")
-        for name in having:
-            named.setdefault(name, {}).setdefault(axis, label)
-    return named
+        for number in having:
+            labelled[number].setdefault(axis, label)
+    return [axes or None for axes in labelled]
 
 
-def _check_axes(name: str, axes: Iterable[int], kwargs: Mapping[str, Any]) -> None:
-    if name not in kwargs:
-        hint = suggest(name, list(kwargs)) or f"; the inputs are {', '.join(kwargs) or 'none'}"
+def _refuse_name(model: nn.Module, name: str, leaves: Sequence[str]) -> NoReturn:
+    """Say of a name that is none of the inputs what it might have been."""
+    hint = suggest(name, leaves) or f"; the inputs are {', '.join(leaves) or 'none'}"
+    if name in list_parameters(model):
         raise InputError(f"dynamic input '{name}' is not among the inputs of this export{hint}")
-    shape = getattr(kwargs[name], "shape", None)
-    if shape is None:
-        raise InputError(f"dynamic input '{name}' is a {type(kwargs[name]).__name__}, not a tensor")
-    wrong = next((axis for axis in axes if not 0 <= axis < len(shape)), None)
+    raise InputError(f"no dynamic input '{name}' in {type(model).__name__}.forward{hint}")
+
+
+def _check_axes(name: str, value: Any, axes: Iterable[int]) -> None:
+    if not isinstance(value, Tensor):
+        raise InputError(f"dynamic input '{name}' is a {type(value).__name__}, not a tensor")
+    wrong = next((axis for axis in axes if not 0 <= axis < value.ndim), None)
     if wrong is not None:
-        raise InputError(f"input '{name}' of shape {list(shape)} has no axis {wrong}")
+        raise InputError(f"input '{name}' of shape {list(value.shape)} has no axis {wrong}")
 
 
 # -- the axes of an export ----------------------------------------------------------------------------------
@@ -135,29 +174,43 @@ def pair_specs(request: ExportRequest, leaves: Sequence[tuple[str, Any]]) -> Ite
         positions = [position for position, (_, leaf) in enumerate(leaves) if isinstance(leaf, Tensor)]
         yield from ((p, (axes or {}).get(name)) for p, name in zip(positions, names, strict=False))
         return
-    variadic = next((p.name for p in list_parameters(request.model).values() if p.kind is p.VAR_KEYWORD), "")
-    start = 0
-    for index, (name, value) in enumerate(_arguments(request)):
-        count = len(pytree.tree_leaves(value))
-        if isinstance(shapes, Mapping):
-            spec = shapes.get(name, (shapes.get(variadic) or {}).get(name))
-        else:
-            spec = shapes[index] if index < len(shapes) else None
-        flat = pytree.tree_leaves(spec, is_leaf=_is_axes)
-        if spec is not None and len(flat) != count:
-            raise InputError(
-                f"the dynamic shapes of input '{name}' have not its structure: {len(flat)} for {count} values"
-            )
-        yield from enumerate(flat if spec is not None else [None] * count, start)
-        start += count
+    arguments, start = _arguments(request), 0
+    in_order = not isinstance(shapes, Mapping)
+    named = zip((name for name, _ in arguments), shapes, strict=False) if in_order else _name_specs(request, shapes)
+    specs = dict(named)
+    for name, value in arguments:
+        flat = list(_pair_parts(name, value, specs.get(name)))
+        yield from enumerate(flat, start)
+        start += len(flat)
 
 
-def _is_axes(spec: Any) -> bool:
-    """Say whether a part of dynamic shapes is about one tensor: its sizes by axis, or all of them in order."""
-    sizes = (type(None), int, str, torch.export.Dim, type(torch.export.Dim.AUTO))
-    if isinstance(spec, Mapping):
-        return all(isinstance(axis, int) and isinstance(size, sizes) for axis, size in spec.items())
-    return isinstance(spec, list | tuple) and all(isinstance(size, sizes) for size in spec)
+def _name_specs(request: ExportRequest, shapes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dynamic shapes by the names of arguments: those of what *args and **kwargs take are in one."""
+    named = dict(shapes)
+    for parameter in list_parameters(request.model).values():
+        inside = shapes.get(parameter.name) or ()
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            named |= {f"{parameter.name}_{index}": spec for index, spec in enumerate(inside)}
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named |= dict(inside)
+    return named
+
+
+def _pair_parts(name: str, value: Any, spec: Any) -> Iterator[Any]:
+    """Yield the part of an input's dynamic shapes that is about each of its leaves."""
+    handler = pytree.SUPPORTED_NODES.get(pytree._get_node_type(value))
+    if handler is None:
+        yield spec
+        return
+    parts = handler.flatten_fn(value)[0]
+    specs: Any = [None] * len(parts) if spec is None else spec
+    if isinstance(value, Mapping) and isinstance(specs, Mapping):
+        specs = [specs[key] for key in value if key in specs]
+    if not isinstance(specs, list | tuple) or len(specs) != len(parts):
+        given = len(specs) if isinstance(specs, Sized) else 1
+        raise InputError(f"the dynamic shapes of input '{name}' have not its structure: {given} for {len(parts)} parts")
+    for part, inner in zip(parts, specs, strict=True):
+        yield from _pair_parts(name, part, inner)
 
 
 def _label(size: Any, default: str, example: int) -> tuple[Any, ...] | None:

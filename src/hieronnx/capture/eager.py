@@ -65,8 +65,12 @@ def run_calls(
     kwargs: Mapping[str, Any] | None,
     run_call: Callable[..., Any],
     mode: AbstractContextManager[Any],
-) -> None:
-    """Run the model once in Python, module by module, each call through `run_call`; nothing is left of it."""
+    finish: Callable[[Any], Any] = lambda _result: None,
+) -> Any:
+    """Run the model once in Python, module by module, each call through `run_call`; nothing is left of it.
+
+    Return what `finish` makes of the result before buffers are put back, which may be part of it.
+    """
     mha = torch.backends.mha
     with ExitStack() as stack:
         inputs, named_inputs = stack.enter_context(untouched(model, args, kwargs))
@@ -77,7 +81,7 @@ def run_calls(
         mha.set_fastpath_enabled(False)
         stack.enter_context(module_calls_through(run_call))
         stack.enter_context(mode)
-        model(*inputs, **named_inputs)
+        return finish(model(*inputs, **named_inputs))
 
 
 def array_of(tensor: Tensor) -> np.ndarray[Any, np.dtype[Any]]:

@@ -6,13 +6,12 @@ torch is imported in the functions that need it, so that the command line can pa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hieronnx.capture.load import load_reference, neighbours
 from hieronnx.capture.specs import InputSpec, Limits, Parameters, draw_all, required, suggest
 from hieronnx.errors import InputError, describe_error
 
@@ -40,10 +39,13 @@ def make_inputs(model: nn.Module, specs: Iterable[InputSpec] = ()) -> dict[str, 
     return make_examples(model, specs).values
 
 
-def make_examples(model: nn.Module, specs: Iterable[InputSpec] = (), *, only: bool = False) -> Examples:
+def make_examples(
+    model: nn.Module, specs: Iterable[InputSpec] = (), *, only: bool = False, without: Collection[str] = ()
+) -> Examples:
     """Make example inputs.
 
-    Specs are used as they are, and with `only` nothing else is made but what `forward` must be given. The rest comes
+    Specs are used as they are, and with `only` nothing else is made but what `forward` must be given; what it is given
+    `without` this is not made either. The rest comes
     from the model: its `example_inputs` (an attribute or method), or for a Hugging Face model its config. The values
     are the same each time; no global generator is used.
 
@@ -52,7 +54,7 @@ def make_examples(model: nn.Module, specs: Iterable[InputSpec] = (), *, only: bo
     """
     from hieronnx.capture.modules import forward_signature
 
-    parameters = forward_signature(model).parameters
+    parameters = {name: p for name, p in forward_signature(model).parameters.items() if name not in without}
     given: dict[str, InputSpec] = {}
     for spec in specs:
         if spec.name in given:
@@ -68,47 +70,6 @@ def make_examples(model: nn.Module, specs: Iterable[InputSpec] = (), *, only: bo
         made = _make_plain(model, parameters, given, example)
     inputs = sort_inputs(made, parameters)
     return Examples(inputs, {name: source for name in inputs if name not in given})
-
-
-def call_maker(reference: str, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Call the function that a reference names; return the example inputs that it gives, by keyword where they can be.
-
-    It returns a dict of keyword inputs, a tuple of positional ones, a tensor, or a tuple of a tuple and a dict: both.
-
-    Raises:
-        TargetError: there is no such function.
-        InputError: it fails, returns something else, or what `forward` does not take.
-    """
-    from torch import Tensor
-
-    maker = load_reference(reference)
-    if not callable(maker):
-        raise InputError(f"'{reference}' is a {type(maker).__name__}; expected a function that returns the inputs")
-    try:
-        with neighbours(reference):
-            made = maker(model) if required(inspect.signature(maker).parameters) else maker()
-    except Exception as error:
-        raise InputError(f"'{reference}' raised {describe_error(error)}") from error
-    made = (made,) if isinstance(made, Tensor) else made
-    if not isinstance(made, tuple | Mapping):
-        expected = "expected a tuple of args, a dict of kwargs, or both in a tuple"
-        raise InputError(f"'{reference}' returned a {type(made).__name__}; {expected}")
-    both = isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple) and isinstance(made[1], Mapping)
-    args, kwargs = made if both else ((), made) if isinstance(made, Mapping) else (made, {})
-    try:
-        bound = inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        raise InputError(
-            f"'{reference}' returned what {type(model).__name__}.forward does not take: {error}"
-        ) from error
-    by_position = {
-        p.name for p in bound.signature.parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)
-    }
-    if by_position & set(bound.arguments):
-        return tuple(args), dict(kwargs)
-    variadic = next((p.name for p in bound.signature.parameters.values() if p.kind is p.VAR_KEYWORD), None)
-    named = {name: value for name, value in bound.arguments.items() if name != variadic}
-    return (), {**named, **bound.arguments.get(variadic or "", {})}
 
 
 def check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], *, what: str) -> None:
@@ -355,11 +316,17 @@ def try_each(model: nn.Module, candidates: Sequence[dict[str, Any]], source: str
     finally:
         for module, training in modes:
             module.training = training
-    shapes = (", ".join(f"{name}{list(tensor.shape)}" for name, tensor in inputs.items()) for inputs in candidates)
+    shapes = (", ".join(f"{n}{_describe_shape(value)}" for n, value in inputs.items()) for inputs in candidates)
     raise InputError(
         f"{type(model).__name__} did not run with the inputs made {source} ({' and '.join(shapes)}); "
-        f"pass --input name=dtype[shape]. The last error: {describe_error(errors[-1])}"
+        "pass --input name=dtype[shape], or what is no tensor with --inputs-from FILE.PY:FUNCTION. "
+        f"The last error: {describe_error(errors[-1])}"
     ) from errors[-1]
+
+
+def _describe_shape(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f" (a {type(value).__name__})" if shape is None else str(list(shape))
 
 
 # --- reading configs ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from hieronnx.capture.specs import InputSpec
 from hieronnx.errors import InputError, describe_error
 
 _CACHE = "past_key_values"
+_WITHOUT = "export it without --with-past (hieronnx.with_past)"
 _BATCH, _PAST, _NEW = 2, 5, 3  # all different, and none of them 1: torch takes equal sizes for one
 _SEQUENCE, _PAST_SEQUENCE = "sequence_length", "past_sequence_length"
 _AXES: Mapping[str, Mapping[int, str]] = {
@@ -35,14 +36,14 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
     Raises:
         InputError: The model has no cache of keys and values, or does not return it.
     """
-    parameters = list_parameters(model)
-    if missing := [name for name in ("input_ids", "attention_mask", _CACHE) if name not in parameters]:
-        raise InputError(f"{type(model).__name__}.forward takes no {missing[0]}, so it is no decoder with a cache")
+    parameters, name = list_parameters(model), type(model).__name__
     if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
-        name = type(model).__name__
         raise InputError(
-            f"{name} has an encoder, and a cache is made for decoders alone; export it without --with-past"
+            f"{name} has an encoder beside its decoder, and --with-past (hieronnx.with_past) makes caches of decoders "
+            "alone; export it without: the file then has both, without a cache, and takes all tokens at each step"
         )
+    if missing := [item for item in ("input_ids", "attention_mask", _CACHE) if item not in parameters]:
+        raise InputError(f"{name}.forward takes no {missing[0]}, so it is no decoder with a cache; {_WITHOUT}")
     if input_ids is None:
         input_ids = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, _PAST + _NEW))])["input_ids"]
     kwargs = _make_step(model, input_ids)
@@ -90,8 +91,8 @@ def _copy_cache(model: nn.Module, cache: Any) -> Any:
 
     pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())]
     if not pairs or not all(isinstance(tensor, Tensor) for pair in pairs for tensor in pair):
-        kind = type(cache).__name__
-        raise InputError(f"{type(model).__name__} keeps no keys and values for each layer, but a {kind}")
+        kept = "returns no cache" if cache is None else f"keeps a {type(cache).__name__}"
+        raise InputError(f"{type(model).__name__} {kept}, and no keys and values for each layer; {_WITHOUT}")
     register_pytree_node(DynamicCache)
     return DynamicCache(pairs)
 

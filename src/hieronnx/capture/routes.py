@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping
 import torch
 
 from hieronnx.capture import guard
+from hieronnx.capture.arguments import bind_arguments
 from hieronnx.capture.captured import Captured, ExportRequest
 from hieronnx.capture.dynamic import advise_on
 from hieronnx.capture.guard import TorchFailedError, newer_than_tested, older_than_tested
+from hieronnx.capture.unsupported import advise_operators, describe_failure
 from hieronnx.errors import ExportError, HieronnxError, describe_error, innermost
 
 _LOG = logging.getLogger("hieronnx")
@@ -32,8 +34,10 @@ def capture(
             failures[name] = error.__cause__ or error
             _clear(request)
             if name != names[-1]:
-                reason = describe_error(innermost(failures[name]))
+                reason = describe_failure(failures[name])
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
+    if any(isinstance(innermost(failure), TypeError) for failure in failures.values()):
+        bind_arguments(request.model, request.args, request.kwargs)
     raise explain_failure(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
 
 
@@ -98,8 +102,9 @@ def _clear(request: ExportRequest) -> None:
 
 def explain_failure(failures: Mapping[str, BaseException], advice: str = "") -> ExportError:
     """Make one error of what each route said."""
-    causes = "; ".join(f"{name}: {describe_error(innermost(error))}" for name, error in failures.items())
+    causes = "; ".join(f"{name}: {describe_failure(error)}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
     if len(failures) == 1:
-        remedy = f"try exporter '{'torchscript' if 'dynamo' in failures else 'dynamo'}'"
-    return ExportError(f"torch could not export the model ({causes}); {advice or remedy}")
+        other = "torchscript" if "dynamo" in failures else "dynamo"
+        remedy = f"try --exporter {other} (exporter='{other}')"
+    return ExportError(f"torch could not export the model ({causes}); {advice or advise_operators(failures) or remedy}")

@@ -21,12 +21,14 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
     "--dynamic",
     multiple=True,
     metavar="NAME:AXIS=LABEL,…",
-    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence; '*:0=batch' is of all. May be repeated.",
+    help="Dynamic axes of an input, as in input_ids:0=batch,1=sequence; '*:0=batch' is of all. Of a tensor inside an "
+    "argument by the name that the file has for it, past_0_0:0=batch. May be repeated.",
 )
 @click.option(
     "--check/--no-check",
     default=None,
-    help="Run a file with dynamic axes once at other sizes, exit code 1 if it does not do what the model does. "
+    help="Run the file on the example, and with dynamic axes once at other sizes, exit code 1 if it does not do what "
+    "the model does. "
     "[default: models of up to 1 GB]",
 )
 @click.option("--input-names", metavar="NAMES", help="Names for the file's inputs, in order, as in tokens,mask.")
@@ -102,7 +104,7 @@ def export_command(
         from hieronnx.tools.export import export
 
         model = loaded.model.train(options["train"])
-        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.kwargs, axes)}
+        given = {"opset_version": opset, "dynamic_shapes": to_dynamic_shapes(model, loaded.args, loaded.kwargs, axes)}
         given = {name: value for name, value in given.items() if value is not None}
         options = {**loaded.options, **options, **given}
         result = export(model, loaded.args, kwargs=loaded.kwargs, progress=report, **options)
@@ -117,5 +119,6 @@ def export_command(
     if verification is not None and not verification.passed:
         context.exit(FOUND_SOMETHING)
     differs = result.topology is not None and not result.topology.same
-    if differs or result.findings or (result.axes is not None and result.axes.problem is not None):
+    fixed = result.axes is not None and result.axes.problem is not None
+    if differs or fixed or result.findings or result.problem is not None:
         context.exit(FOUND_SOMETHING)

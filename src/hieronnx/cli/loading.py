@@ -54,12 +54,14 @@ class Loading:
 
     def load_with_inputs(self, report: Callable[[str], None], file: Path | None = None) -> Loaded:
         """Load the model, and make its example inputs; where they are not known, those that a file of it takes."""
-        from hieronnx.capture.inputs import call_maker, make_examples
+        from hieronnx.capture.inputs import make_examples
         from hieronnx.errors import InputError
 
         model = self.load(report)
         report("making inputs")
         if self.inputs_from is not None:
+            from hieronnx.capture.arguments import call_maker
+
             return Loaded(model, *call_maker(self.inputs_from, model))
         if self.with_past:
             from hieronnx.tools.past import with_past
@@ -75,6 +77,12 @@ class Loading:
             return Loaded(model, (), self._make_for_file(file, model))
         return Loaded(model, (), examples.values, examples.made_up)
 
+    def load_beside(self, arrays: Path | None, report: Callable[[str], None], file: Path | None = None) -> Loaded:
+        """Load the model; where arrays are its inputs, with what is given beside them alone, whose places they take."""
+        if arrays is None or self.specs or self.gives_all:
+            return self.load_with_inputs(report, file)
+        return Loaded(self.load(report))
+
     def load_for_file(self, file: Path, report: Callable[[str], None]) -> Loaded:
         """Load the model; what is not given of its inputs is made from what an ONNX file of it takes."""
         if self.gives_all:
@@ -85,9 +93,11 @@ class Loading:
 
     def _make_for_file(self, file: Path, model: Any) -> dict[str, Any]:
         from hieronnx.attribute.file_inputs import make_file_inputs
+        from hieronnx.attribute.nested_inputs import read_recorded_file
         from hieronnx.runtime.inputs import read_inputs
 
-        return make_file_inputs(read_inputs(file), model, self.specs, name=str(file))
+        recorded = read_recorded_file(file)
+        return make_file_inputs(read_inputs(file), model, self.specs, name=str(file), recorded=recorded)
 
 
 def read_loading(target: str, options: dict[str, Any]) -> Loading:

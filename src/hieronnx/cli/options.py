@@ -127,6 +127,14 @@ exporter_option = click.option(
     show_default=True,
     help="torch's exporter; auto is dynamo, and TorchScript where that fails.",
 )
+arrays_option = click.option(
+    "--inputs",
+    "arrays",
+    type=click.Path(path_type=Path),
+    metavar="FILE|FOLDER",
+    help="Inputs by the names that the ONNX file has for them in a .npz file, or a folder of such; with one axis more "
+    "than it takes, several samples. Beside --inputs-from or --with-past, they take the places of those.",
+)
 trust_option = click.option("--trust-remote-code", is_flag=True, help="Let a Hugging Face model run code of its own.")
 input_options = _combine(
     click.option(

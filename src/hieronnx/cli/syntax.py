@@ -12,7 +12,7 @@ from hieronnx.errors import InputError
 from hieronnx.hierarchy.categories import check_threshold
 
 _INPUT = re.compile(r"\s*(?P<name>[A-Za-z_]\w*)\s*=\s*(?P<dtype>\w+)\s*\[(?P<shape>[^\[\]]*)\]\s*")
-_DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_]\w*|\*)\s*:(?P<axes>.+)")
+_DYNAMIC = re.compile(r"\s*(?P<name>[A-Za-z_][\w./-]*|\*)\s*:(?P<axes>.+)")
 _PERCENT = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 _AXIS = re.compile(r"\s*(?P<axis>\d+)\s*=\s*(?P<label>[A-Za-z_]\w*)\s*")
 

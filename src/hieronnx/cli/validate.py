@@ -9,6 +9,7 @@ import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, show, working
 from hieronnx.cli.options import (
+    arrays_option,
     confidence_option,
     input_options,
     json_option,
@@ -17,7 +18,7 @@ from hieronnx.cli.options import (
     trust_option,
 )
 
-_OF_MODELS = ("inputs", "input_specs", "inputs_from", "with_past", "trust_remote_code")
+_OF_MODELS = ("arrays", "inputs", "input_specs", "inputs_from", "with_past", "trust_remote_code")
 
 
 @click.command("validate", short_help="Is a hierarchy whole, and true to its file?")
@@ -45,6 +46,7 @@ _OF_MODELS = ("inputs", "input_specs", "inputs_from", "with_past", "trust_remote
     metavar="TARGET",
     help="Compare with the PyTorch model, as for export: modules that never ran, calls that the file lacks, classes.",
 )
+@arrays_option
 @input_options
 @trust_option
 @json_option
@@ -83,14 +85,17 @@ def validate_command(
     options["thresholds"] = dict(map(parse_threshold, thresholds))
     if target is None:
         if any(given.values()):
-            raise click.UsageError("--input and its like, --with-past and --trust-remote-code are for --model.")
+            raise click.UsageError(
+                "--inputs, --input, --with-past, --trust-remote-code and their like are for --model."
+            )
         result = validate(model, **options)
     else:
-        loading = read_loading(target, given)
+        arrays, loading = given.pop("arrays"), read_loading(target, given)
         require_file(model)  # before the model is loaded, which may take long
         with working(debug=context.obj) as report:
-            loaded = loading.load_with_inputs(report, model)
+            loaded = loading.load_beside(arrays, report, model)
             report("comparing")
-            result = validate(model, reference=loaded.model, args=loaded.args, kwargs=loaded.kwargs, **options)
+            options |= {"reference": loaded.model, "args": loaded.args, "kwargs": loaded.kwargs, "inputs": arrays}
+            result = validate(model, **options)
     show(result, render_findings, as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

@@ -11,6 +11,7 @@ from hieronnx.cli.console import FOUND_SOMETHING, check_reports, show, working, 
 from hieronnx.cli.loading import Loaded, read_loading
 from hieronnx.cli.options import (
     all_calls_option,
+    arrays_option,
     depth_option,
     input_options,
     json_option,
@@ -31,13 +32,7 @@ from hieronnx.cli.options import (
     metavar="FILE",
     help="Another ONNX file that it is held to: the one that it was optimized or quantized from.",
 )
-@click.option(
-    "--inputs",
-    "arrays",
-    type=click.Path(path_type=Path),
-    metavar="FILE|FOLDER",
-    help="Inputs by name in a .npz file, or a folder of such; with one axis more than FILE takes, several samples.",
-)
+@arrays_option
 @input_options
 @trust_option
 @click.option("--samples", type=click.IntRange(min=1), default=1, show_default=True, help="How many samples to make.")

@@ -149,6 +149,8 @@ def _render_inputs(result: ExportResult) -> str:
         lines.append(
             f"axes with one size only, the example's: {list_some(fixed, _MOST_LISTED)}; --dynamic changes that"
         )
+    if result.problem is not None:
+        lines.append(f"example inputs: the file is wrong: {result.problem}")
     if result.axes is not None and result.axes.passed:
         sizes = ", ".join(f"{label} {size}" for label, size in result.axes.sizes.items())
         lines.append(f"dynamic axes: file and model do the same at {sizes}")

@@ -121,10 +121,12 @@ def annotate(
     given = args if isinstance(args, tuple) else (args,)
     if strategy == "htp" and not given and not kwargs:
         from hieronnx.attribute.file_inputs import make_file_inputs
+        from hieronnx.attribute.nested_inputs import read_recorded_file
         from hieronnx.runtime.sessions import open_runner
 
         with open_runner(opened) as runner:
-            kwargs = make_file_inputs(runner.inputs, reference, name=opened.name)
+            recorded = read_recorded_file(opened.path)
+            kwargs = make_file_inputs(runner.inputs, reference, name=opened.name, recorded=recorded)
     request = Request(opened, reference, given, dict(kwargs or {}))
     agreement = check_same_model(request) if strategy == "htp" else None
     if agreement is None:

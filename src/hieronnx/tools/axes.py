@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from hieronnx.errors import HieronnxError, InputError, describe_error, innermost
-from hieronnx.files.opening import open_model
+from hieronnx.tools.example import Inputs, find_obstacle, run_file
 from hieronnx.tools.results import Result
 
 if TYPE_CHECKING:
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from hieronnx.capture.dynamic import DynamicAxis
 
 _LOG = logging.getLogger("hieronnx")
-Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
-"""Inputs of a model, by position and by keyword."""
-
-_LARGEST = 1 << 30
-"""Models with more bytes of weights are not run unless that is asked for."""
 _APART = 0.05
 """Outputs that are farther apart, as a part of their size, are not the same."""
 
@@ -56,8 +50,17 @@ def check_axes(
     *,
     check: bool | None,
     trained: bool,
+    wrong: bool = False,
 ) -> AxesCheck | None:
     """Check the dynamic axes, if there are any and it is wanted; say what is not dynamic.
+
+    Args:
+        request: The export.
+        failure: Why dynamo did not make the file, if TorchScript did.
+        report: Called with the name of the stage.
+        check: Whether it is wanted; None: of models that are not large.
+        trained: Whether the model was exported in training mode.
+        wrong: Whether the file is known to give something else than the model at the example's sizes already.
 
     Raises:
         InputError: If dynamo refused the model, and what TorchScript made instead is not dynamic.
@@ -67,6 +70,8 @@ def check_axes(
     axes = list_dynamic_axes(request)
     if not axes or check is False:
         return AxesCheck(not_checked="nobody wanted it") if axes else None
+    if wrong:
+        return AxesCheck(not_checked="the file is wrong at the example's sizes already")
     report("running at other sizes")
     found = _run_at_other_sizes(request, axes, any_size=check is True, random=trained)
     advice = advise(request, axes)
@@ -97,14 +102,8 @@ def _run_at_other_sizes(
     """
     from hieronnx.capture.dynamic import list_fixed_alike
 
-    if request.options.get("export_params") is False:
-        return AxesCheck(not_checked="the file has no weights")
-    if importlib.util.find_spec("onnxruntime") is None:
-        return AxesCheck(not_checked="onnxruntime is not installed; run: pip install 'hieronnx[runtime]'")
-    tensors = (*request.model.parameters(), *request.model.buffers())
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if size > _LARGEST and not any_size:
-        return AxesCheck(not_checked=f"the model has {size / 1e9:.1f} GB of weights; --check (check=True) does it")
+    if (obstacle := find_obstacle(request, any_size=any_size)) is not None:
+        return AxesCheck(not_checked=obstacle)
     ran, reason = _find_sizes(request, axes)
     if ran is not None:
         return _compare(request, ran, random)
@@ -183,7 +182,7 @@ def _compare(request: ExportRequest, ran: _Ran, random: bool) -> AxesCheck:
 def _find_problem(request: ExportRequest, inputs: Inputs, expected: Sequence[Any], random: bool) -> str | None:
     """Say where the file does not do what the model does on some inputs."""
     try:
-        found = _run_file(request, inputs)
+        found = run_file(request, inputs)
     except HieronnxError as error:
         return f"PyTorch runs, and ONNX Runtime does not ({describe_error(error.__cause__ or error)})"
     if len(found) != len(expected):
@@ -196,41 +195,6 @@ def _find_problem(request: ExportRequest, inputs: Inputs, expected: Sequence[Any
         if not random and _apart(ours, theirs) > _APART:
             return f"output '{name}' has other values than PyTorch's"
     return None
-
-
-def _run_file(request: ExportRequest, inputs: Inputs) -> dict[str, Any]:
-    """Run the file on inputs of the model, in their order or by their names.
-
-    Raises:
-        HieronnxError: If neither fits, or ONNX Runtime cannot run it.
-    """
-    from hieronnx.runtime.sessions import open_runner
-
-    given = _list_inputs(request, inputs)
-    with open_runner(open_model(request.output)) as runner:
-        names = [item.name for item in runner.inputs]
-        tensors = [array for _, array, is_tensor in given if is_tensor]
-        in_order = (values for values in (tensors, [array for _, array, _ in given]) if len(values) == len(names))
-        by_name = {name: array for name, array, _ in given}
-        feeds = next((dict(zip(names, values, strict=True)) for values in in_order), by_name)
-        if not set(names) <= set(feeds):
-            raise HieronnxError("the inputs of the file are not those of the model")
-        return runner.run({item.name: feeds[item.name].astype(item.dtype, copy=False) for item in runner.inputs})
-
-
-def _list_inputs(request: ExportRequest, inputs: Inputs) -> list[tuple[str, Any, bool]]:
-    """List what may be an input of the file: its name, its value, and whether it is a tensor and no number."""
-    import torch
-
-    from hieronnx.capture.eager import array_of
-    from hieronnx.capture.names import name_arguments, name_leaves
-
-    named = name_leaves(name_arguments(request.model, *inputs))
-    return [
-        (name, array_of(torch.as_tensor(leaf)), isinstance(leaf, torch.Tensor))
-        for name, leaf in named
-        if isinstance(leaf, torch.Tensor | bool | int | float)
-    ]
 
 
 def _apart(ours: Any, theirs: Any) -> float:

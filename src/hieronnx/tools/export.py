@@ -32,6 +32,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
 from hieronnx.hierarchy.tags import TagPolicy
 from hieronnx.tools.axes import AxesCheck, check_axes
+from hieronnx.tools.example import check_example
 from hieronnx.tools.written import WritingResult
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class ExportResult(WritingResult):
     """What `validate`'s check `layers` says of the hierarchy as it was written; anything is a fault of hieronnx."""
     axes: AxesCheck | None = None
     """Whether the dynamic axes are dynamic, as a run at other sizes shows; None where there are none."""
+    problem: str | None = None
+    """What the file gives otherwise than the model on the example inputs; None where it is right, or was not run."""
     made_up: Mapping[str, str] = field(default_factory=dict)
     """The inputs that nobody gave to the command line, and what it made them from: the model's config, …"""
 
@@ -125,7 +128,8 @@ def export(
             By default they are named after `forward`'s arguments and what it returns, and torch is handed these names.
         train: Whether to export in training mode, dropout and all. By default a model is exported in the mode that it
             is in, as torch does it (TorchScript: in eval mode), and one that trains is warned of.
-        check: Whether to run a file with dynamic axes once at other sizes, which shows whether they are dynamic:
+        check: Whether to run file and model on the example, which shows whether the file is right:
+            `ExportResult.problem`; and one with dynamic axes once at other sizes, which shows whether they are dynamic:
             `ExportResult.axes`. By default models of up to 1 GB of weights are; True: all; False: none.
         verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
         min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
@@ -148,16 +152,19 @@ def export(
     from hieronnx.attribute.captured import attribute_captured
     from hieronnx.attribute.file import attribute_file
     from hieronnx.attribute.request import Request
+    from hieronnx.capture.arguments import check_arguments
     from hieronnx.capture.captured import ExportRequest
     from hieronnx.capture.modes import settle_mode, undisturbed
     from hieronnx.capture.names import BoundaryNames
     from hieronnx.capture.routes import capture
+    from hieronnx.capture.unsupported import describe_failure
 
     destination = _choose_output(output, f)
     policy = _check(model, exporter, strategy, destination, torch_nn, torch_options)
     check_known("level of confidence", min_confidence, LEVELS)
     report = progress or (lambda _stage: None)
     given = args if isinstance(args, tuple) else (args,)
+    check_arguments(model, given, kwargs or {})
     with staging(destination) as staged, undisturbed(model, train=train):
         inputs = given, dict(kwargs or {})
         names = BoundaryNames() if torch_names else BoundaryNames.beside(torch_options)
@@ -172,7 +179,8 @@ def export(
         _write_model(captured, used, hierarchy if embed else None)
         view = captured.view
         del captured  # it holds the whole model
-        axes = check_axes(request, failure, report, check=check, trained=trained)
+        problem = check_example(request, report, check=check, trained=trained)
+        axes = check_axes(request, failure, report, check=check, trained=trained, wrong=problem is not None)
         if hierarchy is None:
             exported = Request(open_structure(staged), model, *inputs)
             hierarchy = attribute_file(exported, strategy=strategy, policy=policy).hierarchy
@@ -189,10 +197,18 @@ def export(
     # From the files as they are on disk, not from what was meant to be written.
     hierarchy = load(destination) if sidecar or embed else Hierarchy({}, (), ())
     hierarchy = hierarchy.require_confidence(min_confidence)
-    fallback = None if failure is None else describe_error(innermost(failure))
+    fallback = None if failure is None else describe_failure(failure)
     beside, findings = sidecar_path(destination) if sidecar else None, _check_layers(hierarchy, view)
     result = ExportResult(
-        destination, beside, used, hierarchy, fallback, strategy=strategy, findings=findings, axes=axes
+        destination,
+        beside,
+        used,
+        hierarchy,
+        fallback,
+        strategy=strategy,
+        findings=findings,
+        axes=axes,
+        problem=problem,
     )
     asked, written = torch_options.get("opset_version"), hierarchy.model.get("opset", {}).get("")
     if asked is not None and written not in (None, asked):  # torch keeps silent where it cannot convert

@@ -311,3 +311,22 @@ def test_mistakes_are_one_line(arguments: tuple[str, ...], said: str, plain: Pat
     result = run("verify", plain, *(argument.format(file=plain) for argument in arguments))
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        y: Tensor = self.linear(left) + right
+        return y
+
+
+@pytest.mark.parametrize("verb", ["verify", "annotate"])
+def test_an_argument_that_is_missing_is_named(verb: str, tmp_path: Path) -> None:
+    model, path = Sums().eval(), tmp_path / "model.onnx"
+    with quiet():
+        hieronnx.export(model, (X, X), path, exporter="torchscript")
+    with pytest.raises(hieronnx.HieronnxError, match=r"right"):
+        getattr(hieronnx, verb)(path, model, (X,))

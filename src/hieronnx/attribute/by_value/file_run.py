@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from hieronnx.attribute.by_value.trace import FilePrints, InputSet, Prints
 from hieronnx.attribute.weight_index import is_distinctive
+from hieronnx.capture.arguments import bind_arguments
 from hieronnx.capture.eager import array_of, untouched
-from hieronnx.capture.modules import forward_signature
 from hieronnx.capture.private_torch import pytree
 from hieronnx.errors import HieronnxError, InputError, describe_error
 from hieronnx.files.opening import OpenedModel
@@ -186,10 +186,13 @@ def record_file(request: Request, sets: Sequence[InputSet]) -> FilePrints:
 
 
 def name_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, Array]]:
-    """Return the tensors and numbers among the arguments, named after the forward's parameters."""
-    bound = forward_signature(model).bind(*args, **kwargs)
+    """Return the tensors and numbers among the arguments, named after the forward's parameters.
+
+    Raises:
+        InputError: If `forward` does not take them, or wants more.
+    """
     arguments = []
-    for name, value in bound.arguments.items():
+    for name, value in bind_arguments(model, args, kwargs).items():
         for path, leaf in pytree.tree_flatten_with_path(value)[0]:
             if isinstance(leaf, Tensor | bool | int | float):
                 # torch names a flattened input by its path: `cache_0_key`.

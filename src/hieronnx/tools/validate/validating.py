@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import onnx
 import onnx_ir as ir
 
+from hieronnx.attribute.nested_inputs import read_recorded
 from hieronnx.errors import HieronnxError, InputError, check_known
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.claims import Finding
@@ -23,6 +24,8 @@ from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.categories import CATEGORIES, read_thresholds
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import LEVELS
+from hieronnx.runtime.inputs import describe_inputs
+from hieronnx.runtime.runs import Inputs, split_inputs
 from hieronnx.tools.analyze.result import CategoryShare
 from hieronnx.tools.fold.unfolding import unfold_opened
 from hieronnx.tools.results import Result
@@ -104,6 +107,7 @@ def validate(
     reference: nn.Module | None = None,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
+    inputs: Inputs | None = None,
 ) -> ValidateResult:
     """Check an ONNX file, its hierarchy, and whether the two belong together; no weights of a file are read.
 
@@ -120,6 +124,8 @@ def validate(
             that differ, modules that never ran, calls that have no node. Nothing is run unless inputs are given.
         args: Inputs of the reference by position, to run it and compare how often it calls each module.
         kwargs: Inputs by keyword.
+        inputs: Inputs by the names that the file has for them, instead: arrays, or a `.npz` file; beside args and
+            kwargs, what takes their places in these.
 
     Raises:
         HieronnxError: If the file cannot be read at all, or cannot be fixed without losing something; or the reference
@@ -146,7 +152,10 @@ def validate(
     if baseline is not None:
         findings += _check_baseline(subject, baseline)
     if reference is not None and hierarchy is not None:
-        findings += check_reference(hierarchy, reference, args if isinstance(args, tuple) else (args,), kwargs)
+        given = args if isinstance(args, tuple) else (args,), dict(kwargs or {})
+        if inputs is not None:
+            given = _arrange(subject, hierarchy, reference, given, inputs)
+        findings += check_reference(hierarchy, reference, *given)
     order = sorted(set(findings), key=lambda f: (_SEVERITIES.index(f.severity), f.check, f.place, f.message))
     shares = () if hierarchy is None else tuple(_share_categories(hierarchy, limits))
     return ValidateResult(subject.name, tuple(order), strict, fixed, shares, min_confidence)
@@ -194,6 +203,21 @@ def _check_structure(
         return None, findings
     hierarchy = chosen.hierarchy.require_confidence(min_confidence)
     return hierarchy, findings + _check_meaning(hierarchy, view, limits)
+
+
+def _arrange(
+    subject: _Subject,
+    hierarchy: Hierarchy,
+    reference: nn.Module,
+    example: tuple[tuple[Any, ...], dict[str, Any]],
+    inputs: Inputs,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of the reference that arrays stand for, of several runs those of the first."""
+    from hieronnx.attribute.file_inputs import arrange_arrays
+
+    items, recorded = describe_inputs(subject.skeleton.graph), read_recorded(hierarchy)
+    feeds = split_inputs(items, inputs, 1)[0]
+    return arrange_arrays(feeds, items, reference, example, name=subject.name, recorded=recorded)
 
 
 def _share_categories(hierarchy: Hierarchy, limits: Mapping[str, float]) -> Iterator[CategoryShare]:

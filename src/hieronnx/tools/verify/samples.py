@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hieronnx.errors import InputError
+from hieronnx.attribute.nested_inputs import read_recorded
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import ROOT
 from hieronnx.runtime.fitting import draw_fitting
 from hieronnx.runtime.inputs import FileInput
 from hieronnx.runtime.runs import Inputs, split_inputs
@@ -38,19 +37,17 @@ def make_torch_samples(
     """
     from hieronnx.attribute.by_value.file_run import choose_feed, name_arguments
     from hieronnx.attribute.by_value.trace import vary
-    from hieronnx.attribute.file_inputs import make_file_inputs, pair_inputs
+    from hieronnx.attribute.file_inputs import arrange_arrays, make_file_inputs
 
+    recorded = read_recorded(hierarchy)
     if inputs is not None:
-        if args or kwargs:
-            raise InputError("inputs are given twice: by args and kwargs, and by inputs; give one of them")
-        paired = pair_inputs(runner.inputs, model, name)
-        feeds = split_inputs(runner.inputs, inputs, samples)
-        return [Sample(one, (), _to_tensors(one, paired, model)) for one in feeds]
+        feeds, example = split_inputs(runner.inputs, inputs, samples), (args, kwargs or {})
+        places: dict[str, Any] = {"name": name, "recorded": recorded}
+        return [Sample(one, *arrange_arrays(one, runner.inputs, model, example, **places)) for one in feeds]
     if not args and not kwargs:
-        kwargs = make_file_inputs(runner.inputs, model, name=name)
+        kwargs = make_file_inputs(runner.inputs, model, name=name, recorded=recorded)
     given = [(args, dict(kwargs or {}))]
     given += [vary((args, dict(kwargs or {})), seed) for seed in range(1, samples)]
-    recorded = {bound.tensor: bound.name for bound in hierarchy.call_by_id[ROOT].received or ()}
     if all(item.name in recorded for item in runner.inputs):
         feeds = [_feed_recorded(runner.inputs, recorded, model, *one) for one in given]
         if all(len(feed) == len(runner.inputs) for feed in feeds):
@@ -61,7 +58,7 @@ def make_torch_samples(
 
 def _feed_recorded(
     inputs: Sequence[FileInput],
-    recorded: Mapping[str | None, str],
+    recorded: Mapping[str, str],
     model: nn.Module,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -78,16 +75,6 @@ def _feed_recorded(
         if array is not None and item.dtype is not None and item.dtype.kind == array.dtype.kind:
             feeds[item.name] = fit(array, item.dtype)
     return feeds
-
-
-def _to_tensors(feeds: Mapping[str, Array], paired: Mapping[str, FileInput], model: nn.Module) -> dict[str, Any]:
-    """Return the arguments of a model; where the file takes half floats, in the precision of the model."""
-    import torch
-
-    precisions = (parameter.dtype for parameter in model.parameters() if parameter.is_floating_point())
-    precision = next(precisions, torch.get_default_dtype())
-    tensors = {parameter: torch.from_numpy(np.array(feeds[item.name])) for parameter, item in paired.items()}
-    return {name: t.to(precision) if t.dtype == torch.float16 else t for name, t in tensors.items()}
 
 
 def make_file_samples(runner: Runner, inputs: Inputs | None, samples: int) -> list[Sample]:

@@ -79,7 +79,8 @@ def verify(
         args: Inputs of the model in PyTorch by position. Where nothing is given, they are made from the file's inputs.
         kwargs: Its inputs by keyword.
         inputs: Inputs by the names that the file has for them, instead: arrays, or a `.npz` file. With one axis more
-            than the file takes, or more rows, they are several samples.
+            than the file takes, or more rows, they are several samples. Beside args and kwargs, they take the places
+            that the file's inputs have in these.
         samples: How many samples to make, like those given or at random.
         module: A module path, tag, `path@n` or a glob over these: look at what is in these calls alone.
         optimization: The level of ONNX Runtime at which the file is optimized first; what runs is then that graph.

@@ -202,6 +202,23 @@ def test_inputs_that_nobody_gives_are_made_and_put_into_arguments(command: str) 
     assert result.exit_code == 0, result.output
 
 
+def test_what_is_given_beside_is_taken_and_the_rest_is_made() -> None:
+    assert export("load", "make_all", "--exporter", "torchscript").exit_code == 0
+    command = ("verify", "net.onnx", "--model", "nets.py:load", "--input")
+    for given in ("x=float32[3,4]", "past_0_0=float32[3,4]"):
+        result = run(*command, given)
+        assert result.exit_code == 0, result.output
+
+
+def test_an_export_asks_for_a_function_where_an_argument_holds_tensors() -> None:
+    command = ("export", "nets.py:load", "-o", "net.onnx", "--input", "x=float32[3,4]")
+    for given in ((), ("--input", "past_0_0=float32[3,4]")):
+        result = run(*command, *given)
+        assert result.exit_code == 2
+        assert "what is no tensor is given with --inputs-from FILE.PY:FUNCTION, and all else with it" in result.stderr
+    assert export("load", "make_all", "--exporter", "torchscript").exit_code == 0
+
+
 def test_an_array_that_is_missing_is_named() -> None:
     assert export("load", "make_all", "--exporter", "torchscript").exit_code == 0
     save_arrays("past_1_0")

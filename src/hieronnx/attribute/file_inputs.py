@@ -62,15 +62,17 @@ def make_file_inputs(
     parts = _find_parts(inputs, model, usual, recorded)
     paired = _pair(inputs, model, usual, name, parts)
     inside = {item.name: item for item in inputs if item not in paired.values()}
-    given = {spec.name for spec in specs}
+    of_parts = {spec.name: spec for spec in specs if spec.name in inside}
+    given, outside = {spec.name for spec in specs}, [spec for spec in specs if spec.name not in inside]
     shapes = {parameter: tuple(value.shape) for parameter, value in usual.items() if hasattr(value, "shape")}
     shapes |= {spec.name: spec.shape for spec in specs}
     wanted = {parameter: item for parameter, item in paired.items() if parameter not in given}
     candidates = []
     for sizes in _choose_sizes({**paired, **inside}, shapes, given):
         made = [_make_spec(parameter, item, sizes, model, name) for parameter, item in wanted.items()]
-        plain = make_examples(model, [*specs, *made], only=True, without=list(parts)).values
-        drawn = draw_all(model, {_make_spec(part, item, sizes, model, name): Limits() for part, item in inside.items()})
+        plain = make_examples(model, [*outside, *made], only=True, without=list(parts)).values
+        each = (of_parts.get(part) or _make_spec(part, item, sizes, model, name) for part, item in inside.items())
+        drawn = draw_all(model, dict.fromkeys(each, Limits()))
         for sequence in (tuple, list) if parts else (tuple,):
             candidates.append({**plain, **_nest_all(drawn, parts, sequence)})
     return candidates[0] if len(candidates) == 1 else try_each(model, candidates, f"for '{name}'")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 _Given: TypeAlias = Mapping[str, InputSpec]
+NO_TENSOR = "what is no tensor is given with --inputs-from FILE.PY:FUNCTION, and all else with it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,8 @@ def check_names(model: nn.Module, parameters: Parameters, names: Iterable[str], 
         if name in accepted or (takes_any and not suggest(name, accepted, cutoff=0.85)):
             continue
         hint = suggest(name, accepted) or f"; its parameters are {', '.join(accepted) or 'none'}"
+        if any(name.startswith(f"{parameter}_") for parameter in accepted):
+            hint += f"; {NO_TENSOR}"
         raise InputError(f"no {what} '{name}' in {type(model).__name__}.forward{hint}")
 
 
@@ -110,7 +113,7 @@ def _check_complete(model: nn.Module, missing: Sequence[str]) -> None:
         options = " ".join(f"--input '{name}=dtype[shape]'" for name in missing)
         raise InputError(
             f"cannot tell what {type(model).__name__}.forward takes as {', '.join(missing)}; "
-            f"pass {options}, for example --input '{missing[0]}=float32[{_imagine_shape(model)}]'"
+            f"pass {options}, for example --input '{missing[0]}=float32[{_imagine_shape(model)}]'; {NO_TENSOR}"
         )
 
 
@@ -319,8 +322,7 @@ def try_each(model: nn.Module, candidates: Sequence[dict[str, Any]], source: str
     shapes = (", ".join(f"{n}{_describe_shape(value)}" for n, value in inputs.items()) for inputs in candidates)
     raise InputError(
         f"{type(model).__name__} did not run with the inputs made {source} ({' and '.join(shapes)}); "
-        "pass --input name=dtype[shape], or what is no tensor with --inputs-from FILE.PY:FUNCTION. "
-        f"The last error: {describe_error(errors[-1])}"
+        f"pass --input name=dtype[shape]; {NO_TENSOR}. The last error: {describe_error(errors[-1])}"
     ) from errors[-1]
 
 

@@ -117,7 +117,7 @@ def verify_command(
         loaded = Loaded(against)
         if loading is not None:
             given = loading.specs or loading.gives_all
-            loaded = loading.load_with_inputs(report) if given else Loaded(loading.load(report))
+            loaded = loading.load_for_file(file, report) if given else Loaded(loading.load(report))
         result = verify(
             file,
             loaded.model,

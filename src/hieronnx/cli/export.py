@@ -27,9 +27,8 @@ from hieronnx.cli.options import confidence_option, exporter_option, model_optio
 @click.option(
     "--check/--no-check",
     default=None,
-    help="Run the file on the example, and with dynamic axes once at other sizes, exit code 1 if it does not do what "
-    "the model does. "
-    "[default: models of up to 1 GB]",
+    help="Run the file on the example, and with dynamic axes once at other sizes; exit code 1 if it does not do what "
+    "the model does. [default: with dynamic axes, models of up to 1 GB]",
 )
 @click.option("--input-names", metavar="NAMES", help="Names for the file's inputs, in order, as in tokens,mask.")
 @click.option("--output-names", metavar="NAMES", help="Names for its outputs, in order.")

@@ -49,13 +49,16 @@ def check_example(
     Args:
         request: The export.
         report: Called with the name of the stage.
-        check: Whether it is wanted; None: of models that are not large.
+        check: Whether it is wanted; None: of models that are not large, with dynamic axes, which are run anyway.
         trained: Whether the model was exported in training mode, so that values tell nothing.
 
     Returns:
         What is wrong; None where nothing is, or it cannot be told.
     """
-    if check is False or find_obstacle(request, any_size=check is True) is not None:
+    from hieronnx.capture.dynamic import list_dynamic_axes
+
+    wanted = bool(list_dynamic_axes(request)) if check is None else check
+    if not wanted or find_obstacle(request, any_size=check is True) is not None:
         return None
     report("running the example")
     opened = open_model(request.output)

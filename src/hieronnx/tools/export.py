@@ -130,7 +130,8 @@ def export(
             is in, as torch does it (TorchScript: in eval mode), and one that trains is warned of.
         check: Whether to run file and model on the example, which shows whether the file is right:
             `ExportResult.problem`; and one with dynamic axes once at other sizes, which shows whether they are dynamic:
-            `ExportResult.axes`. By default models of up to 1 GB of weights are; True: all; False: none.
+            `ExportResult.axes`. By default those with dynamic axes and up to 1 GB of weights are; True: all; False:
+            none.
         verify_topology: Whether to export with torch alone as well, and compare: `ExportResult.topology`.
         min_confidence: The least confidence, high, medium or low, with which a node counts as attributed in the result.
         progress: Called with the name of each stage as it begins.

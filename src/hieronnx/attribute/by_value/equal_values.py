@@ -22,7 +22,7 @@ from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId
-from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distance
+from hieronnx.match.fingerprints import Fingerprint, FingerprintIndex, distance, order_distance
 
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
 _SAME = 3e-6
@@ -92,6 +92,19 @@ def classify(trace: Trace, tensors: FilePrints, computed: Iterable[int], outputs
 
 def _are_distinctive(prints: Prints) -> bool:
     return all(one.distinctive for one in prints)
+
+
+def is_clear(prints: Prints) -> bool:
+    """Say whether a tensor has at least several numbers, on some set of inputs not all the same: a count, a small mask.
+
+    That it is equal to another says something only where little else could be meant.
+    """
+    return any(one.size > 2 and _has_several(one) for one in prints)
+
+
+def _has_several(one: Fingerprint) -> bool:
+    infinite = sum(one.counts)
+    return 0 < infinite < one.size or (not infinite and bool(one.ranks.min() < one.ranks.max()))
 
 
 def _cluster(trace: Trace) -> tuple[dict[int, int], list[list[int]]]:

@@ -19,8 +19,7 @@ are all the same, never.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import helper
 
@@ -42,19 +41,29 @@ def find_passed(
 ) -> dict[CallId, CallIO]:
     """Return for each call the tensors of the file that it received and returned; None for what is not found.
 
+    A call that the file has only in a loop is left out: there one tensor stands for those of several calls.
+
     Raises:
         HieronnxError: If the types of a quantized file cannot be read.
     """
-    binder = _Binder(projection, _find_candidates(request, projection), nodes, tree)
-    return {call: binder.bind(call, io) for call, io in projection.trace.passed.items()}
+    looped = _find_looped(projection.view)
+    candidates = _find_candidates(request, projection, looped)
+    regions = [frozenset(a for call in (n.scope, *n.origins) for a in tree.ancestors(call)) for n in nodes]
+    outside = set[CallId]()
+    for node, region in zip(projection.view.nodes, regions, strict=True):
+        if node.graph not in looped:
+            outside.update(region)
+    hidden = set[CallId]().union(*regions) - outside
+    binder = _Binder(projection, candidates, regions)
+    passed = projection.trace.passed.items()
+    return {call: binder.bind(call, io) for call, io in passed if hidden.isdisjoint(tree.ancestors(call))}
 
 
 # -- who holds a value ------------------------------------------------------------------------------------
 
 
-def _find_candidates(request: Request, projection: Projection) -> _Candidates:
+def _find_candidates(request: Request, projection: Projection, looped: Collection[int]) -> _Candidates:
     view, classes, seen = projection.view, projection.classes, projection.seen
-    looped = _find_looped(view)
     by_class: dict[int, list[int]] = defaultdict(list)
     for tensor in sorted(seen, key=lambda t: (-1 if (made := view.producers[t]) is None else made, t)):
         # What is in blocks was decoded: the tensor itself holds the values in another order.
@@ -111,17 +120,13 @@ def _find_looped(view: View) -> set[int]:
 class _Binder:
     """Finds for each call which of the tensors that hold a value is the one that it received or returned."""
 
-    def __init__(
-        self, projection: Projection, candidates: _Candidates, nodes: Sequence[Attribution], tree: CallTree
-    ) -> None:
-        self._projection, self._candidates = projection, candidates
+    def __init__(self, projection: Projection, candidates: _Candidates, regions: Sequence[frozenset[CallId]]) -> None:
+        """Take the tensors that hold each value, and for each node the calls in whose region it is."""
+        self._projection, self._candidates, self._regions = projection, candidates, regions
         self._view = projection.view
         main = self._view.graphs[0]
         self._inputs, self._outputs = frozenset(main.inputs), frozenset(main.outputs)
         self._given = frozenset(tensor for graph in self._view.graphs for tensor in graph.outputs)
-        regions = cache(lambda calls: frozenset(above for call in calls for above in tree.ancestors(call)))
-        self._regions = [regions((node.scope, *node.origins)) for node in nodes]
-        """For each node the calls in whose region it is."""
 
     def bind(self, call: CallId, io: CallIO) -> CallIO:
         """Return what a call received and returned by the tensors of the file."""
@@ -168,7 +173,9 @@ class _Binder:
 
     def _is_made_in(self, call: CallId, tensor: int) -> bool:
         producer = self._view.producers[tensor]
-        return producer is not None and call in self._regions[producer]
+        if producer is None or producer in self._view.literals:  # a literal is only written where it is read
+            return False
+        return call in self._regions[producer]
 
     def _is_read_in(self, call: CallId, tensor: int) -> bool:
         return any(call in self._regions[reader] for reader in self._view.consumers[tensor])

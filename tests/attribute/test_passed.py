@@ -81,16 +81,8 @@ QUICK = """
     bert called_in_loop cond conv_batch_norm_residual in_place_ops input_as_output llama_with_past mask_in_every_layer
     returns_nested shared_under_two_names unused_input while_loop
 """
-# What the export knows and values do not tell: single numbers, and numbers that are all the same.
-UNTOLD = {
-    "electra-torchscript": 1,
-    "gpt2": 1,
-    "integer_inputs": 1,
-    "mamba": 1,
-    "qwen": 1,
-    "roberta": 1,
-    "t5-dynamo": 9,
-}
+# What the export knows and values do not tell: numbers that are all the same.
+UNTOLD = {"roberta": 1, "t5-dynamo": 9}
 
 
 def check_zoo(name: str, exporter: str, folder: Path) -> Boundaries:

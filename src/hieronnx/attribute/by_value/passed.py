@@ -13,7 +13,7 @@ work of the operation that made the value, or none:
                                        r = Relu (c)                  c: read in act
 
 Values that say less, such as counts and small masks, are bound only where the place has one such tensor; numbers that
-are all the same, never.
+are all the same only if they are the one argument of the model, and the one input of the file, that is so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from onnx import helper
 
 from hieronnx.attribute.by_value.equal_values import Projection, is_clear
+from hieronnx.attribute.by_value.trace import Prints
 from hieronnx.attribute.request import Request
 from hieronnx.capture.calls import CallIO, NumberedTensors
 from hieronnx.graph.operators import LOOP_OPS
@@ -71,16 +72,33 @@ def _find_candidates(request: Request, projection: Projection, looped: Collectio
             value_class = projection.class_of(tensor)
             if value_class is not None and not projection.has_vanished(tensor):
                 by_class[value_class].append(tensor)
-    candidates: dict[int, list[int]] = {}
+    candidates: dict[int, Sequence[int]] = _find_inputs(projection)
     for value in _list_values(projection.trace.passed.values()):
         prints, value_class = projection.trace.prints.get(value), classes.of_value.get(value)
         if prints is None or value_class is None or not (classes.distinctive[value_class] or is_clear(prints)):
             continue
-        of_kind = (t for t in by_class[value_class] if seen[t][0].kind == prints[0].kind)
-        equal = [tensor for tensor in of_kind if projection.same(seen[tensor], prints)]
+        equal = [tensor for tensor in by_class[value_class] if _are_equal(projection, seen[tensor], prints)]
         of_type = [tensor for tensor in equal if seen[tensor][0].bits == prints[0].bits]
         candidates[value] = of_type or equal
     return candidates if request.first_run.unrounded is None else _leave_rounded(request, projection, candidates)
+
+
+def _find_inputs(projection: Projection) -> dict[int, Sequence[int]]:
+    """Find for arguments of the model the inputs of the file, where both are the only ones of these values."""
+    prints, seen = projection.trace.prints, projection.seen
+    arguments = [value for value in _list_values([CallIO(projection.trace.passed[ROOT].received)]) if value in prints]
+    inputs = [tensor for tensor in projection.view.graphs[0].inputs if tensor in seen]
+    found: dict[int, Sequence[int]] = {}
+    for value in arguments:
+        equal = [tensor for tensor in inputs if _are_equal(projection, seen[tensor], prints[value])]
+        rivals = [other for other in arguments if _are_equal(projection, prints[other], prints[value])]
+        if len(equal) == len(rivals) == 1:
+            found[value] = equal
+    return found
+
+
+def _are_equal(projection: Projection, a: Prints, b: Prints) -> bool:
+    return a[0].kind == b[0].kind and projection.same(a, b)
 
 
 def _leave_rounded(request: Request, projection: Projection, candidates: _Candidates) -> _Candidates:

@@ -241,6 +241,34 @@ def test_a_tensor_in_few_bits_is_not_what_a_call_passed_on(form: str, tmp_path: 
     assert {types.get(name, 1) for name in bound - {None}} == {onnx.TensorProto.FLOAT}
 
 
+class AddsLittle(nn.Module):
+    """Adds less to its input than half precision shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.dropout = nn.Linear(16, 16), nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(x + 1e-4 * torch.tanh(self.linear(x)))
+
+
+def test_values_that_less_precision_makes_one_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(*(AddsLittle() for _ in range(4)), nn.Linear(16, 4)).eval(), torch.randn(4, 8, 16)
+    with quiet():
+        known = hieronnx.export(model, (x,), tmp_path / "model.onnx", exporter="torchscript").hierarchy
+    transform("fp16", tmp_path / "model.onnx", tmp_path / "made.onnx", {})
+    found = hieronnx.annotate(tmp_path / "made.onnx", model, (x,)).hierarchy
+    compared = [
+        (item.tensor, true.tensor)
+        for call in found.calls
+        for end in ("received", "returned")
+        for item, true in zip(getattr(call, end), getattr(known.call_by_id[call.id], end), strict=True)
+    ]
+    assert {(ours, theirs) for ours, theirs in compared if ours not in (None, theirs)} == set()
+    assert any(ours is not None for ours, _ in compared)
+
+
 # -- what the other tools make of it ----------------------------------------------------------------------------
 
 

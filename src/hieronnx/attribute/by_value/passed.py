@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from onnx import helper
 
-from hieronnx.attribute.by_value.equal_values import Projection, is_clear
+from hieronnx.attribute.by_value.equal_values import Projection, is_clear, measure_distance
 from hieronnx.attribute.by_value.trace import Prints
 from hieronnx.attribute.request import Request
 from hieronnx.capture.calls import CallIO, NumberedTensors
@@ -31,8 +31,10 @@ from hieronnx.graph.operators import LOOP_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
+from hieronnx.match.fingerprints import FingerprintIndex
 from hieronnx.runtime.sessions import as_file, read_element_types
 
+_FARTHER = 2.0
 _Candidates = Mapping[int, Sequence[int]]
 """For each value the tensors of the file that hold it, in the order in which they are made."""
 
@@ -72,15 +74,43 @@ def _find_candidates(request: Request, projection: Projection, looped: Collectio
             value_class = projection.class_of(tensor)
             if value_class is not None and not projection.has_vanished(tensor):
                 by_class[value_class].append(tensor)
+    nearest = _Nearest(projection)
     candidates: dict[int, Sequence[int]] = _find_inputs(projection)
     for value in _list_values(projection.trace.passed.values()):
         prints, value_class = projection.trace.prints.get(value), classes.of_value.get(value)
         if prints is None or value_class is None or not (classes.distinctive[value_class] or is_clear(prints)):
             continue
-        equal = [tensor for tensor in by_class[value_class] if _are_equal(projection, seen[tensor], prints)]
+        equal = [
+            tensor
+            for tensor in by_class[value_class]
+            if _are_equal(projection, seen[tensor], prints) and nearest.is_clear(tensor, value)
+        ]
         of_type = [tensor for tensor in equal if seen[tensor][0].bits == prints[0].bits]
         candidates[value] = of_type or equal
     return candidates if request.first_run.unrounded is None else _leave_rounded(request, projection, candidates)
+
+
+class _Nearest:
+    """Tells whether a tensor holds one value of the run and no other that is like it.
+
+    What a layer adds to its input may be less than half precision or rounded weights change.
+    """
+
+    def __init__(self, projection: Projection) -> None:
+        self._seen, self._prints = projection.seen, projection.trace.prints
+        self._of_value = projection.classes.of_value
+        self._index = FingerprintIndex((value, prints[0]) for value, prints in self._prints.items())
+
+    def is_clear(self, tensor: int, value: int) -> bool:
+        """Say whether all values that are not equal to one are much farther from a tensor than that."""
+        seen, held = self._seen[tensor], self._prints[value]
+        limit = _FARTHER * measure_distance(seen, held)
+        near = (self._prints[other] for _, other in self._index.find(seen[0], limit) if self._differ(value, other))
+        alike = (other for other in near if (other[0].kind, other[0].shape) == (held[0].kind, held[0].shape))
+        return all(measure_distance(seen, other) >= limit for other in alike)
+
+    def _differ(self, value: int, other: int) -> bool:
+        return self._of_value[value] != self._of_value[other]
 
 
 def _find_inputs(projection: Projection) -> dict[int, Sequence[int]]:

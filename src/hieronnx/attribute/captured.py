@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from torch import nn
 
+from hieronnx.attribute.binding import add_tensors
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.capture.captured import Captured, Stage
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
-from hieronnx.hierarchy.records import Attribution, BoundTensor, Call, Initializer
+from hieronnx.hierarchy.records import Attribution, Call, Initializer
 from hieronnx.hierarchy.tags import TagPolicy, build_calls
 
 
@@ -108,21 +108,9 @@ def _give_to_readers(
 
 
 def _add_tensors(call: Call, captured: Captured, tensors: Sequence[int | None]) -> Call:
-    """Add to a call what it received and returned, by the names that the tensors have in the file."""
+    """Add to a call what it received and returned, as far as it was carried to the last graph."""
     passed = captured.passed.get(call.id)
-    if passed is None:
-        return call
-    bound = passed.renumber(lambda tensor: tensors[tensor])
-    received, returned = (
-        None if numbered is None else tuple(_bind(captured.view, name, tensor) for name, tensor in numbered)
-        for numbered in (bound.received, bound.returned)
-    )
-    return replace(call, received=received, returned=returned)
-
-
-def _bind(view: View, name: str, tensor: int | None) -> BoundTensor:
-    graph, tensor_name = ("", None) if tensor is None else view.tensor_key(tensor)
-    return BoundTensor(name, tensor_name, graph)
+    return add_tensors(call, passed and passed.renumber(lambda tensor: tensors[tensor]), captured.view)
 
 
 def _make_initializers(

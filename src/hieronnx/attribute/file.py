@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from hieronnx.attribute.binding import add_tensors
 from hieronnx.attribute.by_usage import attribute_usage_based
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.request import Projected, Request
@@ -55,9 +56,10 @@ def attribute_file(request: Request, *, strategy: str, policy: TagPolicy) -> Att
         projected = attribute_htp(request)
     view, modules, parameters = request.view, describe_modules(request.model, policy), parameter_names(request.model)
     tree = CallTree({site.id: site.parent for site in projected.sites})
+    calls = build_calls(projected.sites, {path: m.qualified_class for path, m in modules.items()}, policy)
     hierarchy = Hierarchy(
         modules=modules,
-        calls=build_calls(projected.sites, {path: m.qualified_class for path, m in modules.items()}, policy),
+        calls=tuple(add_tensors(call, projected.passed.get(call.id), view) for call in calls),
         nodes=make_nodes(view, fill_gaps(view, projected.nodes, tree, parameters)),
         initializers=tuple(_make_initializers(projected, view, parameters)),
         policy=policy,

@@ -12,6 +12,7 @@ from torch import nn
 from hieronnx.attribute.blocks import BlockedTensors, find_blocked
 from hieronnx.attribute.weight_index import HeldParameter
 from hieronnx.attribute.weights import ModuleTable, Weights, compare_weights
+from hieronnx.capture.calls import CallIO
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.weights import Contents
 from hieronnx.graph.building import view_model
@@ -95,6 +96,8 @@ class Projected:
             computes.
         contradictions: The nodes of which two kinds of evidence say different things, and what they say.
         input_sets: On how many sets of inputs file and model were compared; 0 where nothing was run.
+        passed: Of `htp`, what the calls received and returned, by the tensors of the view; None for what the file does
+            not have, or cannot be told by its values.
     """
 
     sites: tuple[CallSite, ...]
@@ -106,3 +109,4 @@ class Projected:
     unknown_weights: int = 0
     contradictions: tuple[Contradiction, ...] = ()
     input_sets: int = 0
+    passed: Mapping[CallId, CallIO] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.weak import WeakIdKeyDictionary
 
 from hieronnx.capture import private_torch
-from hieronnx.capture.calls import CallRecorder, module_calls_through
+from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder, NumberedTensors, module_calls_through
 from hieronnx.capture.private_torch import pytree
 from hieronnx.hierarchy.records import ROOT, CallId
 from hieronnx.hierarchy.tags import CallSite
@@ -122,7 +122,7 @@ class CallRecord:
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     reads: tuple[int, ...] = ()
-    """The numbers of the values that it took."""
+    """The numbers of the values that it took, those inside objects that torch does not open last."""
     gives: tuple[int, ...] = ()
     """The numbers of those that it gave."""
 
@@ -137,6 +137,8 @@ class EagerLog:
     """Who called them, and through which attribute paths."""
     parameters: Mapping[int, str] = field(default_factory=dict)
     """The names of the parameters and buffers among the values, by their numbers."""
+    passed: Mapping[CallId, CallIO] = field(default_factory=dict)
+    """What each call received and returned, by the arguments that held it and the numbers of the values."""
 
 
 def log_eager(
@@ -159,7 +161,9 @@ def log_eager(
     with sdpa_kernel(SDPBackend.MATH):
         run_calls(model, args, kwargs, recorder.run_call, recorder)
     sites = tuple(recorder.call_recorder.sites)
-    return EagerLog(tuple(recorder.ops), tuple(recorder.calls.values()), sites, recorder.parameters)
+    return EagerLog(
+        tuple(recorder.ops), tuple(recorder.calls.values()), sites, recorder.parameters, recorder.passed.calls
+    )
 
 
 class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -172,6 +176,7 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         self.ops: list[OpRecord] = []
         self.calls: dict[CallId, CallRecord] = {}
         self.call_recorder = CallRecorder(model)
+        self.passed = IORecorder(self._note_passed)
         self._keep = keep
         self._with_parts = {getattr(torch.ops.aten, name).default for name in _WITH_PARTS} if parts else set()
         self._numbers = _Numbers()
@@ -213,12 +218,15 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         if scope is None:
             return call(module, *args, **kwargs)
         reads = self._note_reads((args, kwargs), kept=True)
+        self.passed.note_received(scope, module, args, kwargs)
+        reads += _list_others(self.passed.calls[scope].received, reads)
         self.calls[scope] = CallRecord(*scope, self._kept_of(reads), (), reads)
         try:
             result = call(module, *args, **kwargs)
         finally:
             self.call_recorder.leave(scope)
         gives = self._note_reads(result, kept=True)
+        self.passed.note_returned(scope, result)
         self.calls[scope] = replace(self.calls[scope], outputs=self._kept_of(gives), gives=gives)
         return result
 
@@ -246,6 +254,11 @@ class _Recorder(private_torch.TorchDispatchMode):  # type: ignore[no-untyped-cal
         """
         with private_torch.disable_dispatch_modes():
             return tuple(self._note_read(tensor, kept) for tensor in _tensors(values))
+
+    def _note_passed(self, tensors: Sequence[Tensor]) -> list[int | None]:
+        """Number the tensors that a call received or returned; one inside vmap has no number."""
+        with private_torch.disable_dispatch_modes():
+            return [None if _is_in_vmap(tensor) else self._note_read(tensor, kept=True) for tensor in tensors]
 
     def _note_read(self, tensor: Tensor, kept: bool) -> int:
         number, writer = self._numbers.find(tensor)
@@ -304,6 +317,17 @@ def _memory_of(tensor: Tensor) -> int:
 
 
 def _tensors(values: object) -> list[Tensor]:
-    """Return the tensors among some values, but those inside vmap, which stand for one of many and die with it."""
+    """Return the tensors among some values, but those inside vmap."""
     tensors = (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor))
-    return [tensor for tensor in tensors if not private_torch.is_functorch_wrapped_tensor(tensor)]
+    return [tensor for tensor in tensors if not _is_in_vmap(tensor)]
+
+
+def _is_in_vmap(tensor: Tensor) -> bool:
+    """Say whether a tensor stands for one of many, and dies with the map that it is in."""
+    return private_torch.is_functorch_wrapped_tensor(tensor)
+
+
+def _list_others(passed: NumberedTensors | None, known: Sequence[int]) -> tuple[int, ...]:
+    """Return the values that were passed and are not among those that are known, each once."""
+    found = dict.fromkeys(number for _, number in passed or () if number is not None)
+    return tuple(number for number in found if number not in known)

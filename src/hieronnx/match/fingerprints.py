@@ -36,6 +36,8 @@ class Fingerprint:
     shape: tuple[int, ...]
     kind: str
     """What numbers they are, as numpy's dtypes say: `f`, `i`, `b` and so on."""
+    bits: int
+    """How many bits each of them has."""
     counts: tuple[int, int, int]
     """How many are infinite, minus infinite, or no number."""
     scale: float
@@ -75,6 +77,7 @@ def take_fingerprint(array: Array) -> Fingerprint:
         size=flat.size,
         shape=array.shape,
         kind=array.dtype.kind,
+        bits=array.dtype.itemsize * 8,
         counts=counts,
         scale=scale,
         means=means,

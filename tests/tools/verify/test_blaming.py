@@ -84,7 +84,7 @@ def test_a_file_of_which_only_the_outputs_are_known_is_held_to_the_noise_of_the_
     model, x = Cancelling().eval(), torch.randn(4, 256)
     with quiet():
         torch.onnx.export(model, (x,), tmp_path / "plain.onnx", dynamo=False)
-        hieronnx.annotate(tmp_path / "plain.onnx", model, (x,), output=tmp_path / "annotated.onnx")
+        hieronnx.annotate(tmp_path / "plain.onnx", model, strategy="usage_based", output=tmp_path / "annotated.onnx")
     result = hieronnx.verify(tmp_path / "annotated.onnx", model, (x,))
     assert [(call.module, call.verdict) for call in result.calls] == [("", "noisy")]
     assert result.passed

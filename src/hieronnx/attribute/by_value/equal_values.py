@@ -22,7 +22,7 @@ from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import Attribution, CallId
-from hieronnx.match.fingerprints import FingerprintIndex, distance, order_distance
+from hieronnx.match.fingerprints import Fingerprint, FingerprintIndex, distance, order_distance
 
 # The same numbers in another order are summed up otherwise; what is computed twice may differ a little more.
 _SAME = 3e-6
@@ -94,6 +94,19 @@ def _are_distinctive(prints: Prints) -> bool:
     return all(one.distinctive for one in prints)
 
 
+def is_clear(prints: Prints) -> bool:
+    """Say whether a tensor has at least several numbers, on some set of inputs not all the same: a count, a small mask.
+
+    That it is equal to another says something only where little else could be meant.
+    """
+    return any(one.size > 2 and _has_several(one) for one in prints)
+
+
+def _has_several(one: Fingerprint) -> bool:
+    infinite = sum(one.counts)
+    return 0 < infinite < one.size or (not infinite and bool(one.ranks.min() < one.ranks.max()))
+
+
 def _cluster(trace: Trace) -> tuple[dict[int, int], list[list[int]]]:
     index = FingerprintIndex((value, prints[0]) for value, prints in trace.prints.items())
     of_value: dict[int, int] = {}
@@ -125,6 +138,11 @@ def _distance(a: Prints, b: Prints) -> float:
     """Return how far two tensors are apart on any set of inputs, in whatever order their values are."""
     apart = max(map(distance, a, b))
     return max(apart, _distance_in_order(a, b)) if a[0].low_information else apart
+
+
+def measure_distance(a: Prints, b: Prints) -> float:
+    """Return how far two tensors are apart on any set of inputs, both in whatever order and place by place."""
+    return max(*map(distance, a, b), _distance_in_order(a, b))
 
 
 def _distance_in_order(a: Prints, b: Prints) -> float:

@@ -8,6 +8,7 @@ tell, parameters do, and then names.
     file_run       the file's run: fingerprints of its tensors
     equal_values   which of them are equal
     matching       nodes matched with the operations that made their values, then those between matches
+    passed         the tensors of the file that the calls received and returned
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from dataclasses import replace
 from hieronnx.attribute.by_value.equal_values import Classes, Projection, classify
 from hieronnx.attribute.by_value.file_run import record_file
 from hieronnx.attribute.by_value.matching import Filler, ValueMatcher
+from hieronnx.attribute.by_value.passed import find_passed
 from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
+from hieronnx.attribute.fill import fill_gaps
 from hieronnx.attribute.request import Contradiction, Projected, Request
 from hieronnx.attribute.weights import Weights
 from hieronnx.capture.modules import parameter_names
@@ -63,6 +66,7 @@ def attribute_htp(request: Request) -> Projected:
         unknown_weights=_count_unknown_weights(projection, request.weights),
         contradictions=contradictions,
         input_sets=trace.sets,
+        passed=find_passed(request, projection, fill_gaps(view, nodes, tree, parameter_names(request.model)), tree),
     )
 
 

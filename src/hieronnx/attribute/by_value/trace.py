@@ -11,8 +11,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from hieronnx.capture.calls import CallIO
 from hieronnx.capture.eager import EagerLog, OpRecord, array_of, log_eager
 from hieronnx.capture.private_torch import pytree
+from hieronnx.hierarchy.records import CallId
 from hieronnx.hierarchy.tags import CallSite
 from hieronnx.match.fingerprints import Fingerprint, take_fingerprint
 
@@ -38,6 +40,8 @@ class Trace:
     """The values that depend on the inputs."""
     sites: tuple[CallSite, ...]
     outputs: tuple[int, ...]
+    passed: Mapping[CallId, CallIO]
+    """What each call received and returned, by the numbers of the values."""
     sets: int
     """On how many sets of inputs the model did this."""
 
@@ -62,7 +66,7 @@ def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
             log = run(*inputs)
         except Exception:  # nobody gave these inputs: the model may refuse them in any way
             continue
-        if _list_steps(log) == _list_steps(first):
+        if _list_steps(log) == _list_steps(first) and log.passed == first.passed:
             logs.append(log)
     readers: dict[int, list[int]] = defaultdict(list)
     varying = set(first.calls[0].reads) - set(first.parameters)
@@ -80,6 +84,7 @@ def trace_runs(model: nn.Module, sets: Sequence[InputSet]) -> Trace:
         varying=frozenset(varying),
         sites=first.sites,
         outputs=first.calls[0].gives,
+        passed=first.passed,
         sets=len(logs),
     )
 

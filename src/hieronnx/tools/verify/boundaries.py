@@ -126,7 +126,7 @@ def _explain_lost(
 ) -> str:
     """Say why nothing that a call with nodes returned can be compared."""
     if call.returned is None:
-        return "what it returned was not recorded; only export records that"
+        return "what it returned was not recorded: export records it, and annotate by value, outside loops"
     if not call.returned:
         return "it returns no tensor"
     there = {(item.graph, item.tensor) for item in call.returned if item.tensor is not None}

@@ -93,6 +93,7 @@ class _Moving:
         graph = model.graph
         types = {TensorProto.FLOAT} if singles else set()
         has_einsum = any(item.version >= 12 for item in model.opset_import if item.domain in ("", "ai.onnx"))
+        self._types = {tensor.name: tensor.data_type for tensor in graph.initializer}
         self._dims = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer} if has_einsum else {}
         self._sizes = {name for node in graph.node for name in node.input[slice(*_SIZES.get(node.op_type, (0, 0)))]}
         rounded = {t.name: t.data_type for t in graph.initializer if t.data_type in types and prod(t.dims) > 1}
@@ -120,10 +121,11 @@ class _Moving:
 
     def _scale(self, name: str, part: float) -> str:
         # Towards zero, for masks have the largest number that there is, and must not become infinite.
-        random, moved = self._name(), self._name()
+        random, moved, kept = self._name(), self._name(), self._name()
         self.steps.append(self._draw(name, name, random, 1 - 2 * part, 1.0))
         self.steps.append(helper.make_node("Mul", [name, random], [moved]))
-        return moved
+        self.steps.extend(self._keep_whole(name, moved, kept, _SMALL_STEP / (2 * part)))
+        return kept
 
     def _move_widened(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         output, random = node.output[0], self._name()
@@ -163,7 +165,9 @@ class _Moving:
         yield helper.make_node("Shape", [whole], [shape])
         yield helper.make_node("Constant", [], [one], value_float=1.0)
         yield helper.make_node("Expand", [one, shape], [ones])
-        yield helper.make_node("CastLike", [ones, whole], [alike])
+        kind = self._types.get(whole)
+        alike_node = ("CastLike", [ones, whole]) if kind is None else ("Cast", [ones])
+        yield helper.make_node(*alike_node, [alike], **({} if kind is None else {"to": kind}))
         scaled = onnx.NodeProto()
         scaled.CopyFrom(node)
         scaled.ClearField("name")

@@ -41,15 +41,12 @@ def has_rounding(model: onnx.ModelProto) -> bool:
     return any(node.op_type == _QUANTIZE or _name_plain(node) for node in model.graph.node)
 
 
-def undo_rounding(model: onnx.ModelProto, *, ranges_only: bool = False) -> onnx.ModelProto:
-    """Return a model that computes with floats what a quantized one stands for; nodes in bodies stay as they are.
-
-    With `ranges_only`, numbers are still rounded to steps, and only the ranges in which there are steps have no end.
-    """
+def undo_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model that computes with floats what a quantized one stands for; nodes in bodies stay as they are."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.node[:], made.graph.value_info[:]
-    rewriting = _Rewriting(model, ranges_only)
+    rewriting = _Rewriting(model)
     made.graph.node.extend(step for node in model.graph.node for step in rewriting.rewrite(node))
     made.graph.initializer.extend(rewriting.held.values())
     for value in made.graph.output:
@@ -84,8 +81,7 @@ class _Rewriting:
         held: The constants that are needed, by type and number.
     """
 
-    def __init__(self, model: onnx.ModelProto, ranges_only: bool) -> None:
-        self._rounds = ranges_only
+    def __init__(self, model: onnx.ModelProto) -> None:
         self._version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._count = 0
@@ -118,10 +114,7 @@ class _Rewriting:
         kept.CopyFrom(node)
         kept.output[0] = self._name()
         self.floats.add(node.output[0])
-        scaled = self._name() if self._rounds else node.output[0]
-        yield from (kept, helper.make_node("Div", [node.input[0], node.output[1]], [scaled]))
-        if self._rounds:
-            yield helper.make_node("Round", [scaled], [node.output[0]])
+        yield from (kept, helper.make_node("Div", [node.input[0], node.output[1]], [node.output[0]]))
 
     def _compute_integers(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
         """Yield the plain form of a product of whole numbers; an operand in few bits has steps of 1."""
@@ -191,14 +184,7 @@ class _Rewriting:
         yield helper.make_node("Mul", [kind.scale, self._hold(-0.5, TensorProto.FLOAT)], [half])
         yield helper.make_node("Equal", [lowest, zero], [is_zero])
         yield helper.make_node("Where", [is_zero, half, infinite], [limit])
-        if not self._rounds:
-            yield helper.make_node("Max", [tensor, limit], [output])
-            return
-        bounded, parts, steps = (self._name() for _ in range(3))
-        yield helper.make_node("Max", [tensor, limit], [bounded])
-        yield helper.make_node("Div", [bounded, kind.scale], [parts])
-        yield helper.make_node("Round", [parts], [steps])
-        yield helper.make_node("Mul", [steps, kind.scale], [output])
+        yield helper.make_node("Max", [tensor, limit], [output])
 
     def _hold(self, number: float, data_type: int) -> str:
         """Return the name of a constant."""

@@ -26,7 +26,7 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
     for call in sorted(wrong, key=tree.depth, reverse=True):
         nodes = errors.calls[call].nodes
         if explained.isdisjoint(nodes):  # no single step explains it: it adds up inside
-            blamed[call] = []
+            blamed.setdefault(call, [])
             explained.update(nodes)
     ranked = sorted(blamed, key=lambda call: _rank(call, blamed[call], errors), reverse=True)
     return tuple(_describe(hierarchy, call, blamed[call], errors) for call in ranked)

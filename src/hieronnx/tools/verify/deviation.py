@@ -32,8 +32,8 @@ class Deviation:
         infs: At how many places only one of them is infinite.
         mismatch: What makes them different beyond numbers: another shape, or numbers of another kind.
         sample: The sample that it is worst on.
-        where: The part of the tensor outside which nothing of that size differs, as an index, `1, 0:3, :`; empty where
-            that is the whole, or the error is that of rounding.
+        where: The part of the tensor outside which nothing differs by a hundredth as much, as an index, `1, 0:3, :`;
+            empty where that is the whole, or the error is that of rounding.
     """
 
     tensor: str
@@ -133,6 +133,8 @@ def _measure_finite(tensor: str, a: Array, e: Array, apart: Array, most: float) 
 
 def _describe_place(flat: Array, shape: tuple[int, ...]) -> str:
     """Write the smallest part of a tensor that has all marked places, as an index; nothing where that is the whole."""
+    if not shape:
+        return ""
     places = np.nonzero(flat.reshape(shape))
     spans = [(int(found.min()), int(found.max()) + 1, size) for found, size in zip(places, shape, strict=True)]
     if all(stop - start == size for start, stop, size in spans):

@@ -8,8 +8,7 @@ should be to the first that is not as it should be are only the nodes of one cal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from hieronnx.tools.verify.deviation import Deviation
@@ -17,8 +16,6 @@ from hieronnx.tools.verify.result import Cause, Verdict
 
 Noise: TypeAlias = tuple[float, float]
 """The root of the mean square of what rounding does to a tensor, and the most of it."""
-
-Lost: TypeAlias = Mapping[Cause, float]
 
 UNKNOWN: Noise = (math.inf, math.inf)
 """The noise of a format that nobody can tell: no error is more."""
@@ -37,19 +34,18 @@ class Measured:
         deviation: The error.
         unit: Half a unit in the last place of the tensor's type, as a part of its size.
         noise: The root of the mean square of the noise and the most of it, where it was measured.
-        lost: By each cause that makes errors beside rounding the root of the mean square of what that loses.
+        clipped: The root of the mean square of what is lost by sums that the runtime clips.
     """
 
     deviation: Deviation
     unit: float
     noise: Noise | None = None
-    lost: Lost = field(default_factory=dict)
+    clipped: float = 0.0
 
     @property
     def cause(self) -> Cause:
         """What makes most of the error, where that is known."""
-        half = self.deviation.rms**2 / 2
-        return next((cause for cause, lost in self.lost.items() if half and lost**2 > half), "")
+        return "saturation" if 2 * self.clipped**2 > self.deviation.rms**2 else ""
 
     @property
     def is_suspicious(self) -> bool:

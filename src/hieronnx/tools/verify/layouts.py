@@ -28,8 +28,6 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _LEAST, _MOST_AXES = 8, 5
 """Fewer numbers may be equal by chance; of more axes there are too many orders."""
-_SAME = SUSPICIOUS * 2.0**-24
-"""How far apart both may be: less than what anybody is blamed for, or a tensor that only looks like it would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ def find_lost(
         value = reference.values[lost.key]
         if value.dtype.kind == "f" and value.size >= _LEAST and 1 < value.ndim <= _MOST_AXES:
             below = set(hierarchy.tree.below(lost.call))
-            for tensor in _list_crossing(graph, nodes, below, inwards=lost.received):
+            for tensor in dict.fromkeys(_list_crossing(graph, nodes, below, inwards=lost.received)):
                 if tensor not in found.known:
                     wanted[tensor].append(lost)
     return wanted
@@ -102,11 +100,18 @@ def bind_lost(tensor: str, array: Array, lost: Iterable[Lost], found: Boundaries
 
 
 def _find_layout(actual: Array, expected: Array) -> Layout | None:
-    """Return the order of axes in which a value has the numbers of a tensor; None where there is none."""
+    """Return the order of axes in which a value has the numbers of a tensor; None where there is none.
+
+    Both may be apart by less than what anybody is blamed for: a tensor that only looks like it would be blamed.
+    """
     if actual.dtype != expected.dtype or sorted(actual.shape) != sorted(expected.shape):
+        return None
+    same = SUSPICIOUS / 2 * min(float(np.finfo(actual.dtype).eps), float(np.finfo(np.float32).eps))
+    sizes = [float(np.linalg.norm(array.astype(np.float64))) for array in (actual, expected)]
+    if not abs(sizes[0] - sizes[1]) <= same * sizes[1]:  # in no order are they the same numbers
         return None
     for axes in permutations(range(expected.ndim)):
         turned = expected.transpose(axes)
-        if turned.shape == actual.shape and measure("", actual, turned).severity <= _SAME:
+        if turned.shape == actual.shape and measure("", actual, turned).severity <= same:
             return axes
     return None

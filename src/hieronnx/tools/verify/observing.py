@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
+from hieronnx.errors import HieronnxError
 from hieronnx.graph.walks import first_name
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
@@ -18,11 +19,9 @@ from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_
 from hieronnx.runtime.saturation import clips_products, has_signed_weights, undo_clipping
 from hieronnx.runtime.sessions import Runner
 from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
-from hieronnx.runtime.unrounded import has_rounding, undo_rounding
 from hieronnx.tools.verify.boundaries import Boundaries
 from hieronnx.tools.verify.deviation import Deviation, fit, has_same_numbers, measure
-from hieronnx.tools.verify.judging import UNKNOWN, Lost, Noise
-from hieronnx.tools.verify.result import Cause
+from hieronnx.tools.verify.judging import UNKNOWN, Noise
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Feeds: TypeAlias = Mapping[str, Array]
@@ -103,6 +102,10 @@ class Observation:
         """
         dtype = self._types[tensor]
         return min(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps)) / 2 if dtype.kind in "fc" else 0.0
+
+    def count_numbers(self, tensor: str) -> int:
+        """Return how many numbers a known tensor has."""
+        return int(self._expected(tensor).size)
 
     def _expected(self, tensor: str) -> Array:
         values = self._values[self._boundaries.known[tensor]]
@@ -188,31 +191,40 @@ class Observation:
         for numbers, make in ((coarse, make_precise), (plain, lambda model: model)):
             for chunk, joined, feeds in self._join_slices([slices[number] for number in numbers]):
                 precise = make(joined.model)
-                dithered = (dither(precise, singles=singles, draw=draw) for draw in range(draws))
-                models = (joined.model, precise, *dithered)
-                runs = [self._runner.run_model(model, feeds, joined.names) for model in models]
+                actual = self._runner.run_model(joined.model, feeds, joined.names)
+                exact = actual if precise is joined.model else self._runner.run_model(precise, feeds, joined.names)
+                dithered = list(self._run_dithered(precise, feeds, joined.names, singles=singles, draws=draws))
                 for number, made in zip(chunk, joined.outputs, strict=True):
                     for tensor, name in made.items():
-                        noise[numbers[number]][tensor] = _add_noise(*(run.pop(name) for run in runs))
+                        draws_of = [run.pop(name) for run in dithered]
+                        noise[numbers[number]][tensor] = _add_noise(actual[name], exact[name], draws_of)
         return noise
 
-    def measure_clipping(self, slices: Sequence[Slice]) -> list[dict[str, Lost]]:
-        """Measure what slices lose by sums that the runtime clips, and by numbers outside the ranges of the file."""
-        undo: dict[Cause, Callable[[onnx.ModelProto], onnx.ModelProto]] = {}
-        if has_signed_weights(self.graph.model) and clips_products():
-            undo["saturation"] = undo_clipping
-        if has_rounding(self.graph.model):
-            undo["range"] = partial(undo_rounding, ranges_only=True)
-        lost: list[dict[str, Lost]] = [{} for _ in slices]
-        if not undo:
+    def _run_dithered(
+        self, precise: onnx.ModelProto, feeds: Feeds, names: Sequence[str], *, singles: bool, draws: int
+    ) -> Iterator[dict[str, Array]]:
+        """Yield what a model gives with its weights moved, each time otherwise; one that no longer runs gives nothing.
+
+        A number that is moved may be a size, or be compared with one.
+        """
+        for draw in range(draws):
+            model = dither(precise, singles=singles, draw=draw)
+            try:
+                yield self._runner.run_model(model, feeds, names)
+            except HieronnxError:
+                continue
+
+    def measure_clipping(self, slices: Sequence[Slice]) -> list[dict[str, float]]:
+        """Measure what slices lose by sums that the runtime clips: for each target the root of the mean square."""
+        lost: list[dict[str, float]] = [{} for _ in slices]
+        if not (has_signed_weights(self.graph.model) and clips_products()):
             return lost
         for chunk, joined, feeds in self._join_slices(slices):
-            models = (joined.model, *(change(joined.model) for change in undo.values()))
-            actual, *others = (self._runner.run_model(model, feeds, joined.names) for model in models)
+            models = (joined.model, undo_clipping(joined.model))
+            clipped, exact = (self._runner.run_model(model, feeds, joined.names) for model in models)
             for number, made in zip(chunk, joined.outputs, strict=True):
                 for tensor, name in made.items():
-                    apart = (measure(tensor, actual[name], other.pop(name)).rms for other in others)
-                    lost[number][tensor] = dict(zip(undo, apart, strict=True))
+                    lost[number][tensor] = measure(tensor, clipped.pop(name), exact.pop(name)).rms
         return lost
 
     def _has_unknown(self, piece: Slice) -> bool:
@@ -266,15 +278,18 @@ class Observation:
             yield group
 
 
-def _add_noise(actual: Array, precise: Array, *dithered: Array) -> Noise:
+def _add_noise(actual: Array, precise: Array, dithered: Sequence[Array]) -> Noise:
     """Return what rounding does on the way and what rounded weights do, together.
 
-    Where one of them leaves nothing that is finite, it cannot be told.
+    Where one of them leaves nothing that is finite, or of that shape, it cannot be told.
     """
     if not precise.size:
         return 0.0, 0.0
+    fitting = [array for array in dithered if array.shape == precise.shape]
+    if not fitting or actual.shape != precise.shape:
+        return UNKNOWN
     wide = precise.astype(np.float64)
-    parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, np.stack(dithered))]
+    parts = [np.abs(array.astype(np.float64) - wide) for array in (actual, np.stack(fitting))]
     found = [part[np.isfinite(part)] for part in parts]
     if not all(part.size for part in found):
         return UNKNOWN

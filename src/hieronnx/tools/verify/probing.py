@@ -18,7 +18,7 @@ from hieronnx.runtime.slices import Slice
 from hieronnx.tools.extract.find import explain_no_nodes
 from hieronnx.tools.verify.boundaries import find_boundaries
 from hieronnx.tools.verify.deviation import Deviation
-from hieronnx.tools.verify.judging import UNKNOWN, Lost, Measured, Noise
+from hieronnx.tools.verify.judging import UNKNOWN, Measured, Noise
 from hieronnx.tools.verify.layouts import bind_lost, find_lost
 from hieronnx.tools.verify.observing import Observation
 from hieronnx.tools.verify.pairing import pair_calls
@@ -27,8 +27,8 @@ from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentErro
 
 _NO_WORK = frozenset({"Constant", *PASSTHROUGH_OPS})
 _OF_SIZES = SIZE_PICKING_OPS | SIZE_JOINING_OPS
-_DRAWS = 6
-"""How often the noise of what seems to be wrong is drawn: of few numbers, one draw may be small by chance."""
+_DRAWS, _FEW, _MOST_EXCESS = 6, 64, 100.0
+"""How often the noise of few numbers is drawn that seem to be wrong, how many that are, and what is no chance."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Probe:
         deviations: The errors.
         own_noise: For each target what the reference's own rounding does to it.
         format_noise: What the rounding of the file's format does.
-        lost: What is lost by other causes than rounding.
+        clipped: What is lost by sums that the runtime clips, the root of the mean square.
         errors: The errors, held to the noise.
     """
 
@@ -48,7 +48,7 @@ class _Probe:
     deviations: list[Deviation] = field(default_factory=list)
     own_noise: Mapping[str, Noise | None] = field(default_factory=dict)
     format_noise: dict[str, Noise] = field(default_factory=dict)
-    lost: Mapping[str, Lost] = field(default_factory=dict)
+    clipped: Mapping[str, float] = field(default_factory=dict)
     errors: list[Measured] = field(default_factory=list)
 
     @property
@@ -78,10 +78,11 @@ class SampleRun:
         self._seen.run()
         self._leave_mismatched()
         lost = find_lost(self._hierarchy, self._seen.graph, self._seen.nodes, self._boundaries, self._values)
-        if lost:
-            for tensor, array in self._seen.compute([self._seen.cut_segment(tensor) for tensor in lost]):
-                bind_lost(tensor, array, lost[tensor], self._boundaries, self._values)
+        for tensor, array in self._seen.compute([self._seen.cut_segment(tensor) for tensor in lost]):
+            bind_lost(tensor, array, lost[tensor], self._boundaries, self._values)
+        if self._boundaries.layouts:
             self._seen.run()
+            self._leave_mismatched()
 
     def measure(self, chosen: Collection[CallId], *, judged: bool = True) -> SampleErrors:
         """Measure the errors of chosen calls; those that are not judged are held to single roundings alone."""
@@ -90,11 +91,13 @@ class SampleRun:
         calls = self._probe_calls(chosen)
         segments = self._probe_segments(chosen) if judged else {}
         self._judge(calls, segments, measured=judged)
+        doubted = self._leave_doubted(calls, judged=judged)
         accumulated = self._seen.accumulated
         errors = SampleErrors(
             skipped=self._boundaries.skipped,
             outputs={name: accumulated[name] for name in plain if name in accumulated},
             undisturbed=all(_is_equal(self._seen.outputs[name], array) for name, array in plain.items()),
+            doubted=doubted,
         )
         for call, probe in calls.items():
             worst = max((accumulated[tensor] for tensor in probe.piece.targets), key=lambda d: d.severity)
@@ -126,33 +129,39 @@ class SampleRun:
     # -- what runs alone
 
     def _probe_calls(self, chosen: Collection[CallId]) -> dict[CallId, _Probe]:
-        """Run each call alone, those of one depth together.
-
-        One that cannot be seen without the work of others is right if all of it is; otherwise nobody can tell.
-        """
+        """Run each call alone, those of one depth together."""
         levels: dict[int, dict[CallId, _Probe]] = defaultdict(dict)
         for call, made in self._boundaries.returned.items():
             if call in chosen:
                 levels[self._hierarchy.tree.depth(call)][call] = _Probe(self._seen.cut_call(call, list(made)))
         for level in levels.values():
             self._run(level.values())
-        probes = {call: probe for level in levels.values() for call, probe in level.items()}
-        for call, probe in list(probes.items()):
-            errors = (Measured(found, self._seen.unit(found.tensor)) for found in probe.deviations)
-            if any(error.is_suspicious for error in errors) and (reason := self._explain_more(call, probe.piece)):
-                del self._boundaries.returned[call], probes[call]
-                self._boundaries.skipped[call] = reason
-        return probes
+        return {call: probe for level in levels.values() for call, probe in level.items()}
 
-    def _explain_more(self, call: CallId, piece: Slice) -> str:
+    def _leave_doubted(self, calls: dict[CallId, _Probe], *, judged: bool) -> dict[CallId, str]:
+        """Leave out the calls that cannot be seen without the work of others, and why.
+
+        Where nothing of that is wrong, they are not; otherwise nobody can tell. Those that are measured alone are left
+        out where the file has lost something.
+        """
+        doubted = {}
+        for call, probe in list(calls.items()):
+            reason = self._explain_more(call, probe.piece, judged=judged) if probe.is_wrong or not judged else ""
+            if reason:
+                doubted[call] = reason
+                del calls[call]
+        return doubted
+
+    def _explain_more(self, call: CallId, piece: Slice, *, judged: bool) -> str:
         """Say whose work a call cannot be seen without, for the file does not have what it received."""
         received = self._hierarchy.call_by_id[call].received or ()
-        given = self._boundaries.received[call]
+        given, exchanged = self._boundaries.received[call], self._values.calls[call].received
         # Those that have another shape there, and other numbers, are lost as well.
         lost = [name for tensor, name in given.items() if tensor not in self._boundaries.known]
         lost += [bound.name for bound in received if bound.tensor is None and bound.name not in given.values()]
         # A model may leave out a mask that hides nothing, and tell its layers so.
-        absent = [bound.name for bound in received if bound.name not in {*given.values(), *lost}]
+        unknown = (bound.name for bound in received if bound.tensor is not None and bound.name not in exchanged)
+        absent = list(unknown) if judged else []
         below = set(self._hierarchy.tree.below(call))
         nodes = self._list_nodes(index for index in piece.nodes if index not in self._sizes)
         others = (node for node in nodes if self._works_for_others(node, below) and node.op_type not in _NO_WORK)
@@ -224,23 +233,27 @@ class SampleRun:
             probe.own_noise = {tensor: reference.get(self._boundaries.known[tensor])}
         clipping = self._seen.measure_clipping([probe.piece for probe in suspicious])
         for probe, lost in zip(suspicious, clipping, strict=True):
-            probe.lost = lost
+            probe.clipped = lost
         self._hold(suspicious, singles=isinstance(self._reference, FileReference))
-        wrong = [probe for probe in suspicious if probe.is_wrong and not probe.worst.deviation.is_broken]
-        self._hold(wrong, singles=True, draws=_DRAWS)
+        self._hold([probe for probe in suspicious if self._may_be_chance(probe)], singles=True, draws=_DRAWS)
+
+    def _may_be_chance(self, probe: _Probe) -> bool:
+        """Say whether what seems to be wrong may be a noise that was small by chance, as that of few numbers may be."""
+        tensor = probe.worst.deviation.tensor
+        return 1 < probe.worst.excess < _MOST_EXCESS and self._seen.count_numbers(tensor) <= _FEW
 
     def _hold(self, probes: Sequence[_Probe], *, singles: bool, draws: int = 1) -> None:
         """Hold the errors of probes to the noise of the reference and of the file's own format together."""
         found = self._seen.measure_noise([probe.piece for probe in probes], singles=singles, draws=draws)
         for probe, formats in zip(probes, found, strict=True):
-            # Weights that are moved may leave nothing that is finite.
-            probe.format_noise |= {t: n for t, n in formats.items() if n != UNKNOWN or t not in probe.format_noise}
+            # Weights that are moved again may leave nothing that is finite.
+            probe.format_noise |= {t: noise for t, noise in formats.items() if draws == 1 or noise != UNKNOWN}
             probe.errors = [
                 Measured(
                     d,
                     self._seen.unit(d.tensor),
                     _combine(probe.own_noise.get(d.tensor), probe.format_noise.get(d.tensor)),
-                    probe.lost.get(d.tensor, {}),
+                    probe.clipped.get(d.tensor, 0.0),
                 )
                 for d in probe.deviations
             ]

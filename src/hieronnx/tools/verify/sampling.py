@@ -63,6 +63,7 @@ class SampleErrors:
         skipped: Why the other calls could not be compared.
         outputs: How far each output of the file is from the reference.
         undisturbed: Whether the outputs are what they are when nobody looks at inner tensors.
+        doubted: Why nobody can tell whether calls are wrong that seem to be: they were seen with the work of others.
     """
 
     calls: dict[CallId, CallErrors] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class SampleErrors:
     skipped: dict[CallId, str] = field(default_factory=dict)
     outputs: dict[str, Deviation] = field(default_factory=dict)
     undisturbed: bool = True
+    doubted: dict[CallId, str] = field(default_factory=dict)
 
     def merge(self, other: SampleErrors, sample: int) -> None:
         """Add what was seen on another sample; the worst is kept."""
@@ -83,4 +85,11 @@ class SampleErrors:
             if name not in self.outputs or deviation.severity > self.outputs[name].severity:
                 self.outputs[name] = deviation.on(sample)
         self.skipped.update(other.skipped)
+        self.doubted.update(other.doubted)
         self.undisturbed &= other.undisturbed
+
+    def leave_doubted(self) -> None:
+        """Count calls that nobody can tell of on some sample as not compared."""
+        for call, reason in self.doubted.items():
+            self.calls.pop(call, None)
+            self.skipped[call] = reason

@@ -30,7 +30,7 @@ from hieronnx.tools.verify.dumping import dump_culprit
 from hieronnx.tools.verify.opening import HeldTo, check_same_weights, give_hierarchy, open_reference
 from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
-from hieronnx.tools.verify.result import Cause, Culprit, SkippedCall, VerifiedCall, VerifyResult
+from hieronnx.tools.verify.result import Culprit, SkippedCall, VerifiedCall, VerifyResult
 from hieronnx.tools.verify.samples import make_file_samples, make_torch_samples
 from hieronnx.tools.verify.sampling import SampleErrors
 
@@ -194,17 +194,8 @@ def _make_notes(model: ir.Model, errors: SampleErrors) -> Iterator[str]:
     weights = (node.inputs[1] for node in products)
     if any(weight is not None and weight.dtype == ir.DataType.INT8 for weight in weights) and clips_products():
         yield _SATURATED
-        if lost := _list_caused(errors, "saturation"):
+        if lost := [str(call) or "the root" for call, found in errors.calls.items() if found.introduced.cause]:
             yield f"most of the error of {count(len(lost), 'call')} is lost by that clipping: {list_some(lost, _NAMED)}"
-    if lost := _list_caused(errors, "range"):
-        yield (
-            f"most of the error of {count(len(lost), 'call')} is made by numbers outside the ranges that the file was "
-            f"calibrated for: {list_some(lost, _NAMED)}; calibrate on inputs like these"
-        )
-
-
-def _list_caused(errors: SampleErrors, cause: Cause) -> list[str]:
-    return [str(call) or "the root" for call, found in errors.calls.items() if found.introduced.cause == cause]
 
 
 def _refuse_random(hierarchy: Hierarchy, name: str) -> None:
@@ -257,6 +248,7 @@ def _run_samples(
         report(f"sample {number + 1} of {len(samples)}")
         run = SampleRun(runner, hierarchy, reference, sample, buffer=buffer)
         worst.merge(run.measure(chosen, judged=judged), number)
+    worst.leave_doubted()
     return worst
 
 

@@ -16,6 +16,7 @@ import hieronnx
 from hieronnx.hierarchy.records import CallId
 from support.boundaries import Boundaries, check_boundaries
 from support.exports import exported, feeds_of, quiet
+from support.extracted import PartCheck
 from support.marks import over
 from support.passing import MODELS, Affine, X
 from support.transformations import transform
@@ -300,6 +301,18 @@ def test_verify_blames_the_call_that_differs(tmp_path: Path) -> None:
         model.inner.linear.bias += 0.1
     wrong = hieronnx.verify(path, model, (X,))
     assert [culprit.module for culprit in wrong.culprits] == ["inner.linear"]
+
+
+@over(
+    [pair for pair in EXPORTS if pair[0] not in ("mamba", "while_loop")], ["called_in_loop", "cond", "returns_nested"]
+)
+def test_parts_of_an_annotated_file_give_what_their_calls_returned(name: str, exporter: str, tmp_path: Path) -> None:
+    """Not where one body of a loop is that of several calls, nor where a cast that does nothing is in a call above."""
+    case, known = CASES[name], exported(name, exporter)
+    check_zoo(name, exporter, tmp_path)
+    verdicts = PartCheck(tmp_path / "annotated.onnx", known.model, case.args(), case.kwargs()).check_all()
+    assert verdicts.equal
+    assert verdicts.wrong == {}
 
 
 def test_a_part_has_the_arguments_of_its_call(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from onnx import helper
 
@@ -35,6 +36,8 @@ from hieronnx.match.fingerprints import FingerprintIndex
 from hieronnx.runtime.sessions import as_file, read_element_types
 
 _FARTHER = 2.0
+# Values of the run that are not equal are farther apart than that.
+_EXACT = 2e-6
 _Candidates = Mapping[int, Sequence[int]]
 """For each value the tensors of the file that hold it, in the order in which they are made."""
 
@@ -99,12 +102,17 @@ class _Nearest:
     def __init__(self, projection: Projection) -> None:
         self._seen, self._prints = projection.seen, projection.trace.prints
         self._of_value = projection.classes.of_value
-        self._index = FingerprintIndex((value, prints[0]) for value, prints in self._prints.items())
+
+    @cached_property
+    def _index(self) -> FingerprintIndex:
+        return FingerprintIndex((value, prints[0]) for value, prints in self._prints.items())
 
     def is_clear(self, tensor: int, value: int) -> bool:
         """Say whether all values that are not equal to one are much farther from a tensor than that."""
         seen, held = self._seen[tensor], self._prints[value]
         limit = _FARTHER * measure_distance(seen, held)
+        if limit <= _EXACT:
+            return True
         near = (self._prints[other] for _, other in self._index.find(seen[0], limit) if self._differ(value, other))
         alike = (other for other in near if (other[0].kind, other[0].shape) == (held[0].kind, held[0].shape))
         return all(measure_distance(seen, other) >= limit for other in alike)

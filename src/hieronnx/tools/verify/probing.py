@@ -27,8 +27,10 @@ from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentErro
 
 _NO_WORK = frozenset({"Constant", *PASSTHROUGH_OPS})
 _OF_SIZES = SIZE_PICKING_OPS | SIZE_JOINING_OPS
-_DRAWS, _FEW, _MOST_EXCESS = 6, 64, 100.0
-"""How often the noise of few numbers is drawn that seem to be wrong, how many that are, and what is no chance."""
+_DRAWS, _FEW = 6, 64
+"""How often noise is drawn that may have been small by chance, and how few numbers are few."""
+_MOST_OF_FEW, _MOST_OF_MANY = 100.0, 10.0
+"""What is no chance any more: of few numbers, and of what many steps make."""
 
 
 @dataclass(slots=True)
@@ -235,12 +237,17 @@ class SampleRun:
         for probe, lost in zip(suspicious, clipping, strict=True):
             probe.clipped = lost
         self._hold(suspicious, singles=isinstance(self._reference, FileReference))
-        self._hold([probe for probe in suspicious if self._may_be_chance(probe)], singles=True, draws=_DRAWS)
+        steps = {probe.piece for probe in segments.values()}
+        chance = [probe for probe in suspicious if self._may_be_chance(probe, single=probe.piece in steps)]
+        self._hold(chance, singles=True, draws=_DRAWS)
 
-    def _may_be_chance(self, probe: _Probe) -> bool:
-        """Say whether what seems to be wrong may be a noise that was small by chance, as that of few numbers may be."""
-        tensor = probe.worst.deviation.tensor
-        return 1 < probe.worst.excess < _MOST_EXCESS and self._seen.count_numbers(tensor) <= _FEW
+    def _may_be_chance(self, probe: _Probe, *, single: bool) -> bool:
+        """Say whether what seems to be wrong may be a noise that was small by chance.
+
+        That of few numbers may be; and in many steps a choice may fall that is no matter of size, as of an expert.
+        """
+        few = self._seen.count_numbers(probe.worst.deviation.tensor) <= _FEW
+        return 1 < probe.worst.excess < (_MOST_OF_FEW if few else 1.0 if single else _MOST_OF_MANY)
 
     def _hold(self, probes: Sequence[_Probe], *, singles: bool, draws: int = 1) -> None:
         """Hold the errors of probes to the noise of the reference and of the file's own format together."""

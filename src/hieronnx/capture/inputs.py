@@ -45,10 +45,9 @@ def make_examples(
 ) -> Examples:
     """Make example inputs.
 
-    Specs are used as they are, and with `only` nothing else is made but what `forward` must be given; what it is given
-    `without` this is not made either. The rest comes
-    from the model: its `example_inputs` (an attribute or method), or for a Hugging Face model its config. The values
-    are the same each time; no global generator is used.
+    Specs are used as they are, and with `only` nothing else is made but what `forward` must be given; the parameters
+    `without` are left out. The rest comes from the model: its `example_inputs` (an attribute or method), or for a
+    Hugging Face model its config. The values are the same each time; no global generator is used.
 
     Raises:
         InputError: a spec does not fit the model, or an input is missing that nothing tells how to make.

@@ -12,7 +12,7 @@ from hieronnx.capture.arguments import bind_arguments
 from hieronnx.capture.captured import Captured, ExportRequest
 from hieronnx.capture.dynamic import advise_on
 from hieronnx.capture.guard import TorchFailedError, newer_than_tested, older_than_tested
-from hieronnx.capture.unsupported import advise_operators, describe_failure
+from hieronnx.capture.unsupported import OTHER, advise_operators, describe_failure
 from hieronnx.errors import ExportError, HieronnxError, describe_error, innermost
 
 _LOG = logging.getLogger("hieronnx")
@@ -105,6 +105,6 @@ def explain_failure(failures: Mapping[str, BaseException], advice: str = "") -> 
     causes = "; ".join(f"{name}: {describe_failure(error)}" for name, error in failures.items())
     remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
     if len(failures) == 1:
-        other = "torchscript" if "dynamo" in failures else "dynamo"
+        other = OTHER[next(iter(failures))]
         remedy = f"try --exporter {other} (exporter='{other}')"
     return ExportError(f"torch could not export the model ({causes}); {advice or advise_operators(failures) or remedy}")

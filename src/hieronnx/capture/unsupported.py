@@ -16,7 +16,7 @@ _OPERATORS = (
     re.compile(r"(?P<reason>Unsupported: ONNX export of (?:operator )?(?P<name>[\w:]+).*?) ?(?:\[Caused by|$)"),
 )
 _OPSET = re.compile(r"(?:added in version|try opset version) (\d+)")
-_OTHER = {"dynamo": "torchscript", "torchscript": "dynamo"}
+OTHER = {"dynamo": "torchscript", "torchscript": "dynamo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,5 +65,5 @@ def advise_operators(failures: Mapping[str, BaseException]) -> str:
         )
     if len(failures) > 1:
         return write
-    other = _OTHER[next(iter(failures))]
+    other = OTHER[next(iter(failures))]
     return f"try --exporter {other} (exporter='{other}'); if that has none either, {write}"

@@ -166,8 +166,10 @@ class _Moving:
         yield helper.make_node("Constant", [], [one], value_float=1.0)
         yield helper.make_node("Expand", [one, shape], [ones])
         kind = self._types.get(whole)
-        alike_node = ("CastLike", [ones, whole]) if kind is None else ("Cast", [ones])
-        yield helper.make_node(*alike_node, [alike], **({} if kind is None else {"to": kind}))
+        if kind is None:
+            yield helper.make_node("CastLike", [ones, whole], [alike])
+        else:  # that every opset has
+            yield helper.make_node("Cast", [ones], [alike], to=kind)
         scaled = onnx.NodeProto()
         scaled.CopyFrom(node)
         scaled.ClearField("name")

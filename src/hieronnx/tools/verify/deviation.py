@@ -135,8 +135,9 @@ def _describe_place(flat: Array, shape: tuple[int, ...]) -> str:
     """Write the smallest part of a tensor that has all marked places, as an index; nothing where that is the whole."""
     if not shape:
         return ""
-    places = np.nonzero(flat.reshape(shape))
-    spans = [(int(found.min()), int(found.max()) + 1, size) for found, size in zip(places, shape, strict=True)]
+    marked, axes = flat.reshape(shape), range(len(shape))
+    along = (np.flatnonzero(marked.any(axis=tuple(other for other in axes if other != axis))) for axis in axes)
+    spans = [(int(found[0]), int(found[-1]) + 1, size) for found, size in zip(along, shape, strict=True)]
     if all(stop - start == size for start, stop, size in spans):
         return ""
     return ", ".join(_describe_span(*span) for span in spans)

@@ -10,7 +10,7 @@ another::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from typing import Any, TypeAlias
@@ -25,6 +25,7 @@ from hieronnx.tools.verify.deviation import measure
 from hieronnx.tools.verify.judging import SUSPICIOUS
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_Crossing: TypeAlias = Mapping[CallId, Mapping[str, None]]
 
 _LEAST, _MOST_AXES = 8, 5
 """Fewer numbers may be equal by chance; of more axes there are too many orders."""
@@ -48,13 +49,17 @@ def find_lost(
     What a call without nodes of its own returned is the work of others as well.
     """
     wanted: dict[str, list[Lost]] = defaultdict(list)
-    for lost in _list_lost(hierarchy, found, reference):
-        value = reference.values[lost.key]
-        if value.dtype.kind == "f" and value.size >= _LEAST and 1 < value.ndim <= _MOST_AXES:
-            below = set(hierarchy.tree.below(lost.call))
-            for tensor in dict.fromkeys(_list_crossing(graph, nodes, below, inwards=lost.received)):
-                if tensor not in found.known:
-                    wanted[tensor].append(lost)
+    values = ((lost, reference.values[lost.key]) for lost in _list_lost(hierarchy, found, reference))
+    searched = [
+        lost
+        for lost, value in values
+        if value.dtype.kind == "f" and value.size >= _LEAST and 1 < value.ndim <= _MOST_AXES
+    ]
+    entering, leaving = _find_crossing(hierarchy, graph, nodes) if searched else ({}, {})
+    for lost in searched:
+        for tensor in (entering if lost.received else leaving).get(lost.call, ()):
+            if tensor not in found.known:
+                wanted[tensor].append(lost)
     return wanted
 
 
@@ -72,17 +77,24 @@ def _list_lost(hierarchy: Hierarchy, found: Boundaries, reference: ReferenceValu
                 yield Lost(call.id, bound.name, exchanged.returned[bound.name], received=False)
 
 
-def _list_crossing(
-    graph: SliceGraph, nodes: Sequence[Node | None], below: Collection[CallId], *, inwards: bool
-) -> Iterator[str]:
-    """Yield the tensors that go from outside some calls into them, or the other way."""
-    inside = [node is not None and node.scope in below for node in nodes]
-    for index, reads in enumerate(graph.reads):
-        if inside[index] == inwards and nodes[index] is not None:
-            for name in reads:
-                producer = graph.producers.get(name)
-                if producer is not None and inside[producer] != inwards and nodes[producer] is not None:
-                    yield name
+def _find_crossing(
+    hierarchy: Hierarchy, graph: SliceGraph, nodes: Sequence[Node | None]
+) -> tuple[_Crossing, _Crossing]:
+    """Return for each call the tensors that enter it, and those that leave it, in the order of the graph."""
+    entering: dict[CallId, dict[str, None]] = defaultdict(dict)
+    leaving: dict[CallId, dict[str, None]] = defaultdict(dict)
+    for reader, reads in zip(nodes, graph.reads, strict=True):
+        for name in reads:
+            producer = graph.producers.get(name)
+            maker = None if producer is None else nodes[producer]
+            if reader is None or maker is None or reader.scope == maker.scope:
+                continue
+            around_reader, around_maker = (set(hierarchy.tree.ancestors(node.scope)) for node in (reader, maker))
+            for call in around_reader - around_maker:
+                entering[call][name] = None
+            for call in around_maker - around_reader:
+                leaving[call][name] = None
+    return entering, leaving
 
 
 def bind_lost(tensor: str, array: Array, lost: Iterable[Lost], found: Boundaries, reference: ReferenceValues) -> None:

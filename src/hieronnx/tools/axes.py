@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from hieronnx.errors import HieronnxError, InputError, describe_error, innermost
-from hieronnx.tools.example import Inputs, find_obstacle, run_file
+from hieronnx.tools.example import Inputs, find_difference, find_obstacle, is_random, run_file
 from hieronnx.tools.results import Result
 
 if TYPE_CHECKING:
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from hieronnx.capture.dynamic import DynamicAxis
 
 _LOG = logging.getLogger("hieronnx")
-_APART = 0.05
-"""Outputs that are farther apart, as a part of their size, are not the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +124,13 @@ class _Ran:
 def _find_sizes(request: ExportRequest, axes: Sequence[DynamicAxis]) -> tuple[_Ran | None, str]:
     """Run the model at the first of other sizes at which it can be; also say why not at any."""
     from hieronnx.capture.dynamic import resize
+    from hieronnx.capture.noise import run_outputs
 
     reason = "no other size is allowed"
     for sizes in _list_sizes(axes):
         inputs = resize(request, axes, sizes)
         try:
-            return _Ran(sizes, inputs, _run_model(request, inputs)), ""
+            return _Ran(sizes, inputs, run_outputs(request.model, *inputs)), ""
         except Exception as error:  # the model's own: it need not run at every size
             reason = f"the model itself does not run at {_name_sizes(sizes)} ({describe_error(error)})"
     return None, reason
@@ -156,24 +153,16 @@ def _list_sizes(axes: Sequence[DynamicAxis]) -> Iterator[dict[str, int]]:
             yield sizes
 
 
-def _run_model(request: ExportRequest, inputs: Inputs) -> list[Any]:
-    from torch import Tensor
-
-    from hieronnx.capture.eager import array_of, untouched
-    from hieronnx.capture.private_torch import pytree
-
-    with untouched(request.model, *inputs) as (args, kwargs):
-        leaves = pytree.tree_leaves(request.model(*args, **kwargs))
-    return [array_of(leaf) for leaf in leaves if isinstance(leaf, Tensor)]
-
-
 def _compare(request: ExportRequest, ran: _Ran, random: bool) -> AxesCheck:
     """Run the file, too, and compare what it gives; what is wrong at the example's sizes too says nothing of axes."""
+    from hieronnx.capture.noise import run_outputs
+
+    random = random or is_random(request)
     example = request.args, dict(request.kwargs)
     problem = _find_problem(request, ran.inputs, ran.outputs, random)
     if problem is None:
         return AxesCheck(ran.sizes)
-    before = _find_problem(request, example, _run_model(request, example), random)
+    before = _find_problem(request, example, run_outputs(request.model, *example), random)
     if before is not None:
         return AxesCheck(not_checked=f"the file is not what the model is at the example's sizes either: {before}")
     return AxesCheck(ran.sizes, f"at {_name_sizes(ran.sizes)} {problem}")
@@ -187,18 +176,4 @@ def _find_problem(request: ExportRequest, inputs: Inputs, expected: Sequence[Any
         return f"PyTorch runs, and ONNX Runtime does not ({describe_error(error.__cause__ or error)})"
     if len(found) != len(expected):
         return f"the file gives {len(found)} tensors, and PyTorch {len(expected)}"
-    for (name, ours), theirs in zip(found.items(), expected, strict=True):
-        if theirs.dtype.kind == "c":  # ONNX has no such type
-            continue
-        if np.shape(ours) != theirs.shape:
-            return f"output '{name}' has the shape {list(np.shape(ours))}, and PyTorch's is {list(theirs.shape)}"
-        if not random and _apart(ours, theirs) > _APART:
-            return f"output '{name}' has other values than PyTorch's"
-    return None
-
-
-def _apart(ours: Any, theirs: Any) -> float:
-    """Return how far two arrays are apart, as a part of the second's size."""
-    a, b = (np.nan_to_num(np.asarray(array, np.float64).ravel(), posinf=0, neginf=0) for array in (ours, theirs))
-    apart = float(np.linalg.norm(a - b))
-    return apart / (float(np.linalg.norm(b)) or apart) if apart else 0.0
+    return find_difference(request, inputs, found, expected, random=random)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,7 +20,6 @@ from hieronnx.graph.walks import walk_nodes
 
 if TYPE_CHECKING:
     from hieronnx.capture.captured import ExportRequest
-    from hieronnx.files.opening import OpenedModel
 
 _LOG = logging.getLogger("hieronnx")
 Inputs: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -61,9 +60,7 @@ def check_example(
     if not wanted or find_obstacle(request, any_size=check is True) is not None:
         return None
     report("running the example")
-    opened = open_model(request.output)
-    random = trained or any(node.op_type in RANDOM_OPS for _, node in walk_nodes(opened.model))
-    problem = _find_problem(request, opened, random=random)
+    problem = _find_problem(request, random=trained or is_random(request))
     if problem is not None:
         _LOG.warning(
             "the file is wrong, on the example inputs already: %s; another --exporter or --opset may do better, "
@@ -89,6 +86,11 @@ def find_obstacle(request: ExportRequest, *, any_size: bool) -> str | None:
 
 
 # -- running the file -------------------------------------------------------------------------------------
+
+
+def is_random(request: ExportRequest) -> bool:
+    """Say whether the file draws numbers at random, so that values tell nothing."""
+    return any(node.op_type in RANDOM_OPS for _, node in walk_nodes(open_model(request.output).model))
 
 
 def run_file(request: ExportRequest, inputs: Inputs) -> dict[str, Any]:
@@ -131,7 +133,36 @@ def _list_inputs(request: ExportRequest, inputs: Inputs) -> list[tuple[str, Any,
 # -- comparing --------------------------------------------------------------------------------------------
 
 
-def _find_problem(request: ExportRequest, opened: OpenedModel, *, random: bool) -> str | None:
+def find_difference(
+    request: ExportRequest, inputs: Inputs, found: Mapping[str, Any], expected: Sequence[Any], *, random: bool
+) -> str | None:
+    """Say which output of the file is not the model's, beyond what rounding explains.
+
+    Args:
+        request: The export.
+        inputs: What both were run on.
+        found: The outputs of the file, by their names.
+        expected: Those of the model, as many.
+        random: Whether values tell nothing, so that shapes alone are compared.
+    """
+    suspects: dict[int, float] = {}
+    for number, ((name, ours), theirs) in enumerate(zip(found.items(), expected, strict=True)):
+        if not isinstance(ours, np.ndarray) or "c" in (ours.dtype.kind, theirs.dtype.kind):  # ONNX has no such type
+            continue
+        if _squeeze(ours.shape) != _squeeze(theirs.shape):
+            return f"output '{name}' has the shape {list(ours.shape)}, and PyTorch's is {list(theirs.shape)}"
+        if not random and (apart := _measure(ours, theirs)) > _APART:
+            suspects[number] = apart
+    if not suspects:
+        return None
+    noise = _measure_noise(request, inputs, expected)
+    for number, apart in suspects.items():
+        if apart > _OF_NOISE * noise[number]:
+            return f"output '{list(found)[number]}' is {_describe(apart)}"
+    return None
+
+
+def _find_problem(request: ExportRequest, *, random: bool) -> str | None:
     """Say where the file does not do what the model does on the example; None where that cannot be told."""
     from hieronnx.capture.noise import run_outputs
 
@@ -140,38 +171,27 @@ def _find_problem(request: ExportRequest, opened: OpenedModel, *, random: bool) 
         expected = run_outputs(request.model, *example)
         found = run_file(request, example)
     except HieronnxError as error:
-        return _read_failure(error, opened)
+        return _read_failure(error, request)
     except Exception as error:  # of the model, or of inputs and results that are no arrays, as of fake tensors
         _LOG.debug("the file was not compared with its model: %s", describe_error(error))
         return None
-    if len(found) != len(expected):
-        return None
-    suspects: dict[int, float] = {}
-    for number, ((name, ours), theirs) in enumerate(zip(found.items(), expected, strict=True)):
-        if not isinstance(ours, np.ndarray) or "c" in (ours.dtype.kind, theirs.dtype.kind):  # ONNX has no such type
-            continue
-        if ours.size != theirs.size:
-            return f"output '{name}' has the shape {list(ours.shape)}, and PyTorch's is {list(theirs.shape)}"
-        if not random and (apart := _measure(ours, theirs)) > _APART:
-            suspects[number] = apart
-    if not suspects:
-        return None
-    noise = _measure_noise(request, example, expected)
-    for number, apart in suspects.items():
-        if apart > _OF_NOISE * noise[number]:
-            return f"output '{list(found)[number]}' is {_describe(apart)}"
-    return None
+    return find_difference(request, example, found, expected, random=random) if len(found) == len(expected) else None
 
 
-def _read_failure(error: HieronnxError, opened: OpenedModel) -> str | None:
+def _read_failure(error: HieronnxError, request: ExportRequest) -> str | None:
     """Say what ONNX Runtime cannot do with a file that is of standard operators; None where it lacks something."""
     cause = error.__cause__
-    if cause is None or any(node.domain not in _STANDARD for _, node in walk_nodes(opened.model)):
+    if cause is None or any(node.domain not in _STANDARD for _, node in walk_nodes(open_model(request.output).model)):
         return None
     kind, text = type(cause).__name__, str(cause)
     failed = kind != "NotImplemented" and _IN_A_NODE in text
     broken = failed or (kind == "InvalidGraph" and "not a registered" not in text)
     return f"PyTorch runs, and ONNX Runtime does not ({describe_error(cause)})" if broken else None
+
+
+def _squeeze(shape: Sequence[int]) -> list[int]:
+    """Leave out the axes of size 1, which exporters add to single numbers."""
+    return [size for size in shape if size != 1]
 
 
 def _measure(ours: Any, theirs: Any) -> float:
@@ -187,17 +207,17 @@ def _measure(ours: Any, theirs: Any) -> float:
     return float(apart / max(np.abs(b[known]).max(), _TINY))
 
 
-def _measure_noise(request: ExportRequest, example: Inputs, expected: Sequence[Any]) -> list[float]:
+def _measure_noise(request: ExportRequest, inputs: Inputs, expected: Sequence[Any]) -> list[float]:
     """Return how far noise, or chance, moves each output; without bounds where one gets another size."""
     from hieronnx.capture.noise import run_outputs
 
     worst = [0.0] * len(expected)
     for seed in _SEEDS:
         try:
-            disturbed = run_outputs(request.model, *example, noise=seed)
+            disturbed = run_outputs(request.model, *inputs, noise=seed)
         except Exception as error:  # of the model, which need not take every number
             _LOG.debug("the model does not run with noise: %s", describe_error(error))
-            disturbed = run_outputs(request.model, *example, noise=seed, roundings=0)
+            disturbed = run_outputs(request.model, *inputs, noise=seed, roundings=0)
             worst = [max(known, _UNKNOWN_NOISE) for known in worst]
         for number, theirs in enumerate(expected):
             ours = disturbed[number] if len(disturbed) == len(expected) else None

@@ -53,11 +53,15 @@ class TorchView:
     view: View
     nodes: list[torch.Node]
     values: list[torch.Value]
+    tensors: dict[int, int]
+    """The tensors by torch's numbers for their values."""
+    outputs: list[tuple[int, ...]]
+    """Torch's numbers of the outputs of each node."""
 
     @property
-    def tensors(self) -> dict[int, int]:
-        """The tensors by torch's numbers for their values."""
-        return {int(name): tensor for tensor, name in enumerate(self.view.names)}
+    def producers(self) -> dict[int, int]:
+        """The nodes by torch's numbers for the values that they make."""
+        return {number: index for index, numbers in enumerate(self.outputs) for number in numbers}
 
     def with_final_names(self) -> View:
         """Return the view under the names that its values have by now, which are those in the file."""
@@ -77,7 +81,8 @@ def view_torch_graph(graph: torch.Graph, user_inputs: set[int]) -> TorchView:
     """
     builder = _TorchViewBuilder(user_inputs)
     builder.add_block(graph, "", "")
-    return TorchView(builder.view, builder.nodes, builder.values)
+    tensors = {number: tensor for number, tensor in builder.numbers.items() if tensor != NO_TENSOR}
+    return TorchView(builder.view, builder.nodes, builder.values, tensors, builder.outputs)
 
 
 class _TorchViewBuilder:
@@ -85,8 +90,9 @@ class _TorchViewBuilder:
         self.view = View()
         self.nodes: list[torch.Node] = []
         self.values: list[torch.Value] = []
+        self.numbers: dict[int, int] = {}
+        self.outputs: list[tuple[int, ...]] = []
         self._user_inputs = user_inputs
-        self._numbers: dict[int, int] = {}
 
     def add_block(self, block: Any, key: str, label: str) -> int:
         view = self.view
@@ -106,15 +112,30 @@ class _TorchViewBuilder:
         return number
 
     def _add_node(self, node: torch.Node, graph: int, key: str) -> None:
-        view = self.view
+        view, kind = self.view, node.kind()
         if node.mustBeNone():
-            self._numbers.update(dict.fromkeys(output_numbers(node), NO_TENSOR))
+            self.numbers.update(dict.fromkeys(output_numbers(node), NO_TENSOR))
             return
-        inputs = tuple(self._number(node.inputsAt(index), graph) for index in range(node.inputsSize()))
-        outputs = tuple(self._number(value, graph) for value in node_outputs(node))
-        start, outer = len(view.nodes), len(view.names)
-        output = view.names[outputs[0]] if outputs else ""
+        inputs = tuple([self._number(node.inputsAt(index), graph) for index in range(node.inputsSize())])
+        outputs = tuple([self._number(value, graph) for value in node_outputs(node)])
+        bodies, captures = self._add_bodies(node, key, view.names[outputs[0]] if outputs else "")
+        # What works in place (`aten::relu_`) computes the same as what torch replaces it by.
+        op = kind.removeprefix("onnx::").removesuffix("_")
+        names = [] if bodies else sorted(node.attributeNames())
+        attributes = tuple([(name, _attribute_value(node, name)) for name in names])
+        index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, captures))
+        for body in bodies:
+            view.graphs[body] = replace(view.graphs[body], owner=index)
+        self.nodes.append(node)
+        self.outputs.append(tuple([int(view.names[tensor]) for tensor in outputs]))
+
+    def _add_bodies(self, node: torch.Node, key: str, output: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Add the blocks of a node; return their graphs, and the tensors from outside that they use."""
         blocks = node_blocks(node)
+        if not blocks:
+            return (), ()
+        view = self.view
+        start, outer = len(view.nodes), len(view.names)
         # The names of the ONNX attributes that the blocks become.
         labels = ("then_branch", "else_branch") if node.kind() in ("onnx::If", "prim::If") else ("body",) * len(blocks)
         bodies = tuple(
@@ -122,20 +143,13 @@ class _TorchViewBuilder:
             for label, block in zip(labels, blocks, strict=False)
         )
         captures = dict.fromkeys(t for inner in view.nodes[start:] for t in inner.inputs if 0 <= t < outer)
-        # What works in place (`aten::relu_`) computes the same as what torch replaces it by.
-        op = node.kind().removeprefix("onnx::").removesuffix("_")
-        names = [] if bodies else sorted(node.attributeNames())
-        attributes = tuple((name, _attribute_value(node, name)) for name in names)
-        index = view.add_node(ViewNode(op, "", graph, inputs, outputs, attributes, bodies, tuple(captures)))
-        for body in bodies:
-            view.graphs[body] = replace(view.graphs[body], owner=index)
-        self.nodes.append(node)
+        return bodies, tuple(captures)
 
     def _number(self, value: torch.Value, graph: int) -> int:
         unique = value.unique()
-        number = self._numbers.get(unique)
+        number = self.numbers.get(unique)
         if number is None:
-            number = self._numbers[unique] = self.view.add_tensor(str(unique), graph)
+            number = self.numbers[unique] = self.view.add_tensor(str(unique), graph)
             self.values.append(value)
         return number
 

@@ -101,7 +101,8 @@ class _Watcher:
         self.inputs_lowered, self.folded = self._values.inputs_lowered, self._values.folded
         self._calls: list[CallId] = []
         self._original_names: dict[nn.Module, str] = {}
-        self._scope_calls: dict[str, CallId | None] = {}
+        self._scoped: dict[str, Attribution | None] = {}
+        """What torch's scopes say, by their names."""
         self._hooks: list[_HookNodes] = []
         self._noted: dict[int, Attribution] = {}
         """What is known of nodes of the trace beside their scopes, by torch's number of their first value."""
@@ -178,16 +179,21 @@ class _Watcher:
             self._noted.update((number, noted) for node in nodes[hooks.start :] for number in output_numbers(node))
 
     def _scope_of(self, node: torch.Node) -> CallId | None:
+        scoped = self._read_scope(node)
+        return None if scoped is None else scoped.scope
+
+    def _read_scope(self, node: torch.Node) -> Attribution | None:
         name = node.scopeName()
-        if name not in self._scope_calls:
+        if name not in self._scoped:
             numbers = _SCOPE.findall(name)
-            self._scope_calls[name] = self._calls[int(numbers[-1])] if numbers else None
-        return self._scope_calls[name]
+            call = self._calls[int(numbers[-1])] if numbers else None
+            self._scoped[name] = None if call is None else Attribution(call, (call,), "captured")
+        return self._scoped[name]
 
     def _attribute(self, node: torch.Node) -> Attribution | None:
-        noted = next((self._noted[number] for number in output_numbers(node) if number in self._noted), None)
-        call = self._scope_of(node)
-        return noted or (None if call is None else Attribution(call, (call,), "captured"))
+        numbers = output_numbers(node) if self._noted else ()
+        noted = next((self._noted[number] for number in numbers if number in self._noted), None)
+        return noted or self._read_scope(node)
 
     # From the traced graph to the file -----------------------------------------------------------------------
 
@@ -243,7 +249,7 @@ class _Watcher:
         """Keep the graph whose nodes will be lowered."""
         seen = view_torch_graph(graph, self._user_inputs)
         self._add_stage(seen, tensors=self._values.simplified(graph, seen))
-        self._indices = _index_nodes(seen)
+        self._indices = seen.producers
         self._noted = {}  # from here on nodes have sources
         self._sources = {}
 
@@ -269,7 +275,7 @@ class _Watcher:
         parameters = {str(value.unique()): value.debugName() for value in inputs[users:]}
         seen = view_torch_graph(graph, self._user_inputs)
         self._add_stage(seen, tensors=self._values.exported(seen), translated=True, parameters=parameters)
-        indices = _index_nodes(seen)
+        indices = seen.producers
         self._sources = {number: indices[number] for number in self._sources if number in indices}
 
     def renaming(self, graph: torch.Graph) -> None:
@@ -288,8 +294,7 @@ class _Watcher:
         self._add_stage(self._finished, tensors=self._values.finished(self._finished))
 
     def _add_stage(self, seen: TorchView, **details: Any) -> None:
-        numbers = map(output_numbers, seen.nodes)
-        sources = [next((self._sources[n] for n in outputs if n in self._sources), None) for outputs in numbers]
+        sources = [next((self._sources[n] for n in numbers if n in self._sources), None) for numbers in seen.outputs]
         self._stages.append(Stage(seen.view, [self._attribute(node) for node in seen.nodes], sources, **details))
 
     def keep_file(self, model_bytes: bytes) -> None:
@@ -322,8 +327,3 @@ class _ScriptedWatcher(_Watcher):
 
     def _attribute(self, node: torch.Node) -> Attribution | None:
         return self._scripted.attribute(node)
-
-
-def _index_nodes(seen: TorchView) -> dict[int, int]:
-    """Map torch's numbers of values to the nodes that make them."""
-    return {number: index for index, node in enumerate(seen.nodes) for number in output_numbers(node)}

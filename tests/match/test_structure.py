@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
+import pytest
 from onnx import parser
 
 from hieronnx.graph.building import view_model
@@ -252,6 +253,55 @@ def test_nodes_of_one_kind_that_read_the_same_are_taken_in_turn_without_proof() 
     matcher = match(HEADS, after)
     assert {name: regions(matcher)[name] for name in ("t1", "t2")} == {"t1": {"a"}, "t2": {"b"}}
     assert not matcher.matches[0].proven
+
+
+BRANCHES = """
+    main (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y)
+    <float[8, 8, 3, 3] v, float[8] b, float[8, 8, 1, 1] w, float[8] c> {
+        [dense] d = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, v, b)
+        [point] p = Conv <kernel_shape = [1, 1]> (x, w, c)
+        s = Add (d, p)
+        y = Relu (s)
+    }
+"""
+"""Of two branches a tool computes the second first, and the first together with their sum."""
+
+
+@pytest.mark.parametrize(
+    ("weights", "point", "dense"),
+    [
+        # Weights that kept their names; weights of other sizes; attributes.
+        ("float[8, 8, 3, 3] n1, float[8] b, float[8, 8, 1, 1] n2, float[8] c", "(x, n2, c)", "(x, n1, b, t1)"),
+        ("float[8, 8, 3, 3] n1, float[8] m1, float[8, 8, 1, 1] n2, float[8] m2", "(x, n2, m2)", "(x, n1, m1, t1)"),
+        ("float n1, float n2", "<kernel_shape = [1, 1]> (x, n2)", "<kernel_shape = [3, 3]> (x, n1, n1, t1)"),
+    ],
+)
+def test_of_nodes_of_one_kind_weights_and_attributes_tell_which_is_which(weights: str, point: str, dense: str) -> None:
+    after = f"""
+        main (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) <{weights}> {{
+            t1 = com.microsoft.nchwc.Conv {point}
+            t2 = com.microsoft.nchwc.Conv {dense}
+            y = com.microsoft.nchwc.ReorderOutput (t2)
+        }}
+    """
+    matcher = match(BRANCHES, after)
+    assert regions(matcher)["t1"] == {"p"}
+    assert matcher.matches[0].proven
+    assert regions(matcher)["t2"] == {"d", "s", "y"}
+
+
+def test_of_nodes_of_one_kind_their_names_tell_which_is_which_without_proof() -> None:
+    after = """
+        main (float[1, 8, 4, 4] x) => (float[1, 8, 4, 4] y) <float n1, float n2> {
+            [point_nchwc] t1 = com.microsoft.nchwc.Conv (x, n2)
+            [dense_nchwc] t2 = com.microsoft.nchwc.Conv (x, n1, n1, t1)
+            y = com.microsoft.nchwc.ReorderOutput (t2)
+        }
+    """
+    matcher = match(BRANCHES, after)
+    assert regions(matcher)["t1"] == {"p"}
+    assert not matcher.matches[0].proven
+    assert regions(matcher)["t2"] == {"d", "s", "y"}
 
 
 def test_nodes_of_one_kind_are_not_guessed_where_there_are_not_as_many() -> None:

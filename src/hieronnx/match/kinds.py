@@ -56,12 +56,12 @@ class OperatorKinds:
         return len({t for t in self._b.nodes[node].reads if not self._b.flow.constant[t]})
 
     def find(
-        self, index: int, graph: int, read: Sequence[int], is_free: Callable[[int], bool]
+        self, index: int, graph: int, read: Sequence[int], weights: Collection[int], is_free: Callable[[int], bool]
     ) -> tuple[tuple[int, ...], bool] | None:
         """Find the nodes of A that a node of B stands for, the maker of its output last, and whether that is sure.
 
-        The node reads the tensors `read` of A, constants left out; `graph` is the graph of A to look in, and `is_free`
-        says whether nothing of B stands for a node of A yet.
+        The node reads the tensors `read` of A, and the constants `weights` as far as they are known; `graph` is the
+        graph of A to look in, and `is_free` says whether nothing of B stands for a node of A yet.
         """
         sources = self._sources(read)
         if len(self._by_reading.get((graph, sources), ())) > _MOST:
@@ -75,12 +75,45 @@ class OperatorKinds:
         if not starts and node.op in self._new_operators:
             starts = [()]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
+        fitting = self._prefer(index, fitting, weights)
         if len(fitting) == 1:
             return fitting[0], True
+        lengths = [max((self._count_named(index, n) for n in region), default=0) for region in fitting]
+        longest = max(lengths, default=0)
+        if longest and lengths.count(longest) == 1:
+            return fitting[lengths.index(longest)], False
         # Not even their order tells which it is, if there are not as many in B.
         first = next(t for t in node.inputs if t != NO_TENSOR)
         similar = sum(self._b.nodes[reader].op == node.op for reader in set(self._b.consumers[first]))
         return (fitting[0], False) if fitting and len(related) == similar else None
+
+    def _prefer(
+        self, index: int, regions: list[tuple[int, ...]], weights: Collection[int]
+    ) -> list[tuple[int, ...]]:
+        """Of several regions keep those that read what a node of B reads, that have its attributes, and its weights.
+
+        A tool need not have kept any of these: what none of them has decides nothing.
+        """
+        for is_like in (
+            lambda n: not weights or not set(weights).isdisjoint(self._a.nodes[n].reads),
+            lambda n: self._has_attributes(index, n),
+            lambda n: self.can_hold_weights(index, n),
+        ):
+            if len(regions) > 1:
+                regions = [region for region in regions if any(map(is_like, region))] or regions
+        return regions
+
+    def _has_attributes(self, of_b: int, of_a: int) -> bool:
+        """Say whether a node of A is of the kind of one of B, with the same values for the attributes that both have."""
+        a, b = self._a.nodes[of_a], self._b.nodes[of_b]
+        values = dict(b.attributes)
+        return _is_related(a.op, b.op) and all(values.get(name, value) == value for name, value in a.attributes)
+
+    def _count_named(self, of_b: int, of_a: int) -> int:
+        """Return how long a name of a node of A, or of what that makes, a node of B begins with: `conv_output_nchwc`."""
+        a, name = self._a.nodes[of_a], self._b.nodes[of_b].name
+        names = (a.name, *(self._a.names[t] for t in a.makes))
+        return max(len(known) if name.startswith(known) else 0 for known in names)
 
     def _can_have_weights(self, of_b: int, of_a: int) -> bool:
         """Say whether two nodes of one operator may have the same weight: as many numbers, however they lie."""

@@ -196,7 +196,8 @@ class Matcher:
             return
         if any(self._find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
             return  # a group with the node that makes the known tensor says more
-        match = self.kinds.find(index, graph, of_a, lambda n: n not in self._taken and not self._is_in_b(n))
+        weights = {same for t in node.reads if t in self.b.constants and (same := self.tensor_in_a[t]) is not None}
+        match = self.kinds.find(index, graph, of_a, weights, lambda n: n not in self._taken and not self._is_in_b(n))
         if match is not None:
             region, sure = match
             last = self.a.nodes[region[-1]]

@@ -89,3 +89,45 @@ def test_a_tensor_that_was_turned_and_turned_back_is_held_by_what_it_was() -> No
     """
     after = "main (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }"
     assert hold(before, after) == {"x": "x", "t": None, "u": "x", "y": "y"}
+
+
+def test_a_reshape_that_changed_nothing_is_held_by_what_it_read_where_the_result_alone_tells_the_sizes() -> None:
+    before = """
+        main (float[2, 4] x) => (float[4, 2] y) <int64[2] t, float[4, 2] r> {
+            s = Shape (x)
+            p = Transpose <perm = [1, 0]> (x)
+            q = Reshape (p, t)
+            r = Reshape (q, s)
+            y = Relu (r)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[4, 2] y) <int64[2] t, float[2, 4] p, float[4, 2] q> {
+            p = Transpose <perm = [1, 0]> (x)
+            q = Reshape (p, t)
+            y = Relu (q)
+        }
+    """
+    assert hold(before, after)["r"] == "q"
+
+
+def test_two_reshapes_that_were_joined_hold_nothing_of_the_first() -> None:
+    before = """
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <float[4, 4] w, float[4] b> {
+            s = Shape (x)
+            t = Tanh (x)
+            r = Reshape (t, s)
+            m = MatMul (r, w)
+            y = Add (m, b)
+        }
+    """
+    after = """
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <float[4, 4] w, float[4] b, int64[2] n, int64[3] k> {
+            t = Tanh (x)
+            p = Reshape (t, n)
+            q = Gemm (p, w, b)
+            y = Reshape (q, k)
+        }
+    """
+    assert hold(before, after)["r"] is None
+    assert hold(before, after.replace("q = Gemm (p, w, b)", "q = MatMul (p, w)"))["r"] == "p"

@@ -21,7 +21,8 @@ HEAD = '<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1, "com.microso
 def view(text: str) -> View:
     """View a model; what it declares and nobody makes are weights, each of other values."""
     model = parser.parse_model(HEAD + text)
-    for number, value in enumerate(model.graph.value_info, 1):
+    made = {name for node in model.graph.node for name in node.output}
+    for number, value in enumerate((item for item in model.graph.value_info if item.name not in made), 1):
         kind = value.type.tensor_type
         shape = [size.dim_value for size in kind.shape.dim]
         array = np.full(shape, number, helper.tensor_dtype_to_np_dtype(kind.elem_type))

@@ -10,8 +10,8 @@ e = Transpose(d)     number 4, and number 1 through copies: the axes are back wh
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from functools import cache, cached_property
+from collections.abc import Hashable, Mapping
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -158,10 +158,12 @@ class Values:
         inputs = tuple(NO_TENSOR if t == NO_TENSOR else self.number[t] for t in node.inputs)
         return node.graph, node.op, node.attributes, inputs
 
-    @cached_property
-    def through_copies(self) -> list[int]:
-        """The numbers, with that of the original for a tensor that was reshaped, turned or sliced into what it was."""
-        copies = _Copies(self._view, self)
+    def see_through_copies(self, types: Mapping[int, Hashable] | None = None) -> list[int]:
+        """Return the numbers, with that of the original for a tensor that was reshaped, turned or sliced into it.
+
+        `types` are the full types of tensors whose type the graph does not tell.
+        """
+        copies = _Copies(self._view, self, types or {})
         for node in self._view.nodes:
             if node.inputs and node.outputs and NO_TENSOR not in (node.inputs[0], node.outputs[0]):
                 copies.add(node)
@@ -191,14 +193,14 @@ def _read_constant(node: ViewNode) -> Hashable:
 class _Copies:
     """Walks a graph in order, and finds the tensors that equal earlier ones: moved there and back, or left as is."""
 
-    def __init__(self, view: View, values: Values) -> None:
+    def __init__(self, view: View, values: Values, types: Mapping[int, Hashable]) -> None:
         self.same: dict[int, int] = {}
         """For the number of a copy that of the tensor that it equals."""
-        self._view, self._values = view, values
+        self._view, self._values, self._types = view, values, types
         self._transposed: dict[int, tuple[int, tuple[int, ...]]] = {}
         """By number, the tensor that was transposed, and by which permutation in all."""
-        self._reshaped: dict[int, tuple[int, Hashable]] = {}
-        """By number, the tensor that was reshaped, and the type that it had."""
+        self._reshaped: dict[int, dict[Hashable, int]] = {}
+        """By number, the tensors that it was before it was reshaped, by their types."""
 
     def add(self, node: ViewNode) -> None:
         """Look at a node that comes after all that it reads."""
@@ -207,12 +209,11 @@ class _Copies:
         if node.op == "Transpose":
             self._add_transpose(node.attribute("perm"), read, output)
         elif node.op in RESHAPE_OPS:
-            type_ = self._full_type(node.inputs[0])
-            original = self._reshaped.get(read) or (None if type_ is None else (read, type_))
-            if original is not None:
-                self._reshaped[output] = original
-                if original[1] == self._full_type(node.outputs[0]):
-                    self.same[output] = original[0]
+            known = self._reshaped[output] = self._reshaped.get(read, {}).copy()
+            if (type_ := self._full_type(node.inputs[0])) is not None:
+                known.setdefault(type_, read)
+            if (original := known.get(self._full_type(node.outputs[0]))) is not None:
+                self.same[output] = original
         elif node.op in NEUTRAL_OPERANDS:
             self._add_arithmetic(node, output)
         elif (node.op == "Expand" or self._is_forward_slice(node)) and self._keeps_type(node, node.inputs[0]):
@@ -240,9 +241,7 @@ class _Copies:
         return type_ is not None and type_ == self._full_type(node.outputs[0])
 
     def _full_type(self, tensor: int) -> Hashable:
-        """Return the type of a tensor, with its sizes by number or name; None where one is not known."""
-        type_, axes = self._view.types[tensor], self._view.axes[tensor]
-        return None if type_ is None or axes is None or None in axes else (type_.dtype, axes)
+        return self._view.full_type(tensor) or self._types.get(tensor)
 
     def _is_forward_slice(self, node: ViewNode) -> bool:
         """Say whether a node is a Slice whose steps are known and go forward."""

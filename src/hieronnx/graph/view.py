@@ -229,6 +229,11 @@ class View:
                 pending.extend(reversed(self.nodes_in[body]))
         return order
 
+    def full_type(self, tensor: int) -> Hashable:
+        """Return the type of a tensor, with its sizes by number or name; None where one is not known."""
+        type_, axes = self.types[tensor], self.axes[tensor]
+        return None if type_ is None or axes is None or None in axes else (type_.dtype, axes)
+
     @cached_property
     def node_keys(self) -> list[tuple[str, str]]:
         """What identifies each node in its file."""

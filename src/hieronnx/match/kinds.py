@@ -104,13 +104,13 @@ class OperatorKinds:
         return regions
 
     def _has_attributes(self, of_b: int, of_a: int) -> bool:
-        """Say whether a node of A is of the kind of one of B, with the same values for the attributes that both have."""
+        """Say whether a node of A is of the kind of one of B, and their attributes differ in no value."""
         a, b = self._a.nodes[of_a], self._b.nodes[of_b]
         values = dict(b.attributes)
         return _is_related(a.op, b.op) and all(values.get(name, value) == value for name, value in a.attributes)
 
     def _count_named(self, of_b: int, of_a: int) -> int:
-        """Return how long a name of a node of A, or of what that makes, a node of B begins with: `conv_output_nchwc`."""
+        """Return with how much of a name of A, the node's or that of what it makes, a node of B is named: `y_nchwc`."""
         a, name = self._a.nodes[of_a], self._b.nodes[of_b].name
         names = (a.name, *(self._a.names[t] for t in a.makes))
         return max(len(known) if name.startswith(known) else 0 for known in names)

@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
-from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS
+from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.structure import Matcher
 
@@ -79,13 +79,15 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
 
     It is the tensor that was matched with it, or else one that was matched with an equal computation of A.
     """
-    a, b, numbers = matcher.a, matcher.b, matcher.values.through_copies
+    a, b = matcher.a, matcher.b
     exact = dict(_pair_pieces(matcher))
+    pairs = [(t, same) for t, same in enumerate(matcher.tensor_in_a) if same is not None]
+    pairs = [(of_b, of_a) for of_b, of_a in pairs if _has_value(matcher, of_b, of_a)]
+    numbers = matcher.values.see_through_copies({of_a: b.full_type(of_b) for of_b, of_a in pairs})
     equal: dict[int, list[int]] = defaultdict(list)
-    for of_b, of_a in enumerate(matcher.tensor_in_a):
-        if of_a is not None and _has_value(matcher, of_b, of_a):
-            exact.setdefault(of_a, of_b)
-            equal[numbers[of_a]].append(of_b)
+    for of_b, of_a in pairs:
+        exact.setdefault(of_a, of_b)
+        equal[numbers[of_a]].append(of_b)
     visible = _find_visible(matcher)
     tensors: list[int | None] = []
     for tensor, number in enumerate(numbers):
@@ -126,10 +128,27 @@ def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:
         return False  # in another type or layout
     if producer is not None:
         match = matcher.matches.get(producer)
-        return match is None or match.proven
+        return match is None or (match.proven and _has_sizes(matcher, of_b, of_a))
     if of_b not in matcher.b.constants or matcher.a.producers[of_a] is not None:
         return True  # an input; or what A computed, and B holds under its name
     return matcher.a.constants.get(of_a) == matcher.b.constants[of_b]
+
+
+def _has_sizes(matcher: Matcher, of_b: int, of_a: int) -> bool:
+    """Say whether a tensor of B has the sizes of its match, as far as is known; a tool may have joined two Reshapes.
+
+        A: x ─ Reshape ─ r ─ MatMul                 B: x ─ Reshape ─ new ─ Gemm          new is r as a matrix
+
+    Where sizes are not told, a tensor of a new name has them if it is read by the same operators.
+    """
+    a, b = matcher.a, matcher.b
+    producer = b.producers[of_b]
+    if producer is None or b.nodes[producer].op not in RESHAPE_OPS or a.names[of_a] == b.names[of_b]:
+        return True
+    if (type_ := a.full_type(of_a)) is not None and type_ == b.full_type(of_b):
+        return True
+    readers = {a.nodes[reader].op for reader in a.consumers[of_a]}
+    return all(b.nodes[reader].op in readers for reader in b.consumers[of_b])
 
 
 def _find_visible(matcher: Matcher) -> dict[int, list[int]]:

@@ -8,12 +8,14 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import hieronnx
 from hieronnx.hierarchy.records import CallId
-from support.exports import Exported, exported
+from support.exports import Exported, exported, quiet
 from support.literals import misplaced_literals
+from support.onnx_text import carry
 
 
 def merge_equal_literals(path: Path, target: Path) -> None:
@@ -81,3 +83,35 @@ def test_modules_of_equal_weights_are_told_apart(exporter: str, tmp_path: Path) 
     result = hieronnx.export(Twins().eval(), (torch.randn(2, 8),), tmp_path / "m.onnx", exporter=exporter)
     found = {str(origin) for n in result.hierarchy.nodes if n.op_type == "LayerNormalization" for origin in n.origins}
     assert found == {"first", "second"}
+
+
+@pytest.mark.parametrize("read", ["two", "other"])
+def test_work_that_was_folded_is_its_calls_unless_others_read_an_equal_literal(read: str) -> None:
+    before = f"""
+        main (float[4] x) => (float[4] y) {{
+            one = Constant <value = float {{1.0}}> ()
+            two = Add (one, one)
+            other = Constant <value = float {{2.0}}> ()
+            p = Pow (x, {read})
+            y = Mul (p, two)
+        }}
+    """
+    after = "main (float[4] x) => (float[4] y) { l = Constant <value = float {2.0}> () p = Pow (x, l) y = Mul (p, l) }"
+    calls = {"one": "own", "two": "own", "y": "own", "other": "early", "p": "early"}
+    _, evidence = carry(before, after, calls)["l"]
+    assert (evidence == "carried") == (read == "two")
+
+
+def test_a_literal_among_sizes_is_not_the_work_that_is_done_with_sizes(tmp_path: Path) -> None:
+    """The index of the first token is one with the zeros that the embeddings compute sizes with."""
+    torch.manual_seed(0)
+    config = transformers.Dinov2Config(
+        hidden_size=16, num_attention_heads=2, num_hidden_layers=1, image_size=16, patch_size=8
+    )
+    images = {"pixel_values": torch.randn(2, 3, 16, 16)}
+    model = transformers.Dinov2Model(config).eval()
+    with quiet():
+        result = hieronnx.export(model, (), tmp_path / "m.onnx", images, exporter="torchscript")
+    (gather,) = (n for n in onnx.load(result.path).graph.node if n.name == "/Gather")
+    index = result.hierarchy.find(gather.input[1])
+    assert (str(index.scope), index.evidence) == ("", "dataflow")

@@ -115,8 +115,10 @@ class _Attributor:
             if match.group:
                 self._divide(index, match)
         attributions = [self._join_shares(index) for index in range(len(self._b.nodes))]
-        for index, same in pair_constants(self._matcher, self.work).items():
-            attributions[index] = attributions[index] or self._attribute(index, [same], True)
+        constants = pair_constants(self._matcher, self.work)
+        for index, same in constants.items():
+            if self._is_all_of(index, same, constants):
+                attributions[index] = attributions[index] or self._attribute(index, [same], True)
         self._attribute_inserted(attributions)
         self._attribute_behind(attributions)
         return attributions
@@ -166,6 +168,20 @@ class _Attributor:
                 if equal not in kept and scope is not None:
                     merged[survivors[0]].extend(scope.origins)
         return merged
+
+    def _is_all_of(self, index: int, same: int, constants: Mapping[int, int]) -> bool:
+        """Say whether a literal of B is what a node of A computes, and nothing else: others may be written as one.
+
+            A: Add (1, 1) ─ Slice [a]     2 ─ Gather [b]          B: 2 ─┬─ Slice [a]
+                                                                        └─ Gather [b]
+        """
+        a, b = self._a, self._b
+        if index not in b.literals or same in a.literals:
+            return True
+        readers = (reader for tensor in b.nodes[index].makes for reader in b.consumers[tensor])
+        work = ((constants[reader],) if reader in constants else self.work.get(reader, ()) for reader in readers)
+        made = set(a.nodes[same].makes)
+        return all(any(not made.isdisjoint(a.nodes[n].reads) for n in nodes) for nodes in work)
 
     # Inserted nodes --------------------------------------------------------------------------------------
 
@@ -240,10 +256,24 @@ class _Attributor:
             share = self._attribute(node, claimed, match.proven) if alone else None
             if node == last and not claimed and only_moves:
                 share = self._attribute(node, makers, match.proven)
-            if share is None:
+            if node in self._b.literals:
+                share = self._attribute(node, self._find_computed(node, match), match.proven)
+            elif share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
             self.work[node] = [*self.work.get(node, ()), *claimed]
             self._shares[node].append(share)
+
+    def _find_computed(self, literal: int, match: Match) -> list[int]:
+        """Find the work that a tool folded into a literal of a group: what computes with literals alone.
+
+        None where it serves others as well: then it is theirs, too, and was written as one with this.
+        """
+        a, b = self._a, self._b
+        readers = {reader for tensor in b.nodes[literal].makes for reader in b.consumers[tensor]}
+        if not readers.issubset(match.group):
+            return []
+        computed = [n for n in match.region if n not in a.literals and self._scopes[n] is not None]
+        return [n for n in computed if all(a.flow.literal[t] for t in a.nodes[n].makes)]
 
     def _find_unread(self, match: Match) -> list[int]:
         """Find the nodes of A that a tool merged with one of a region, though nobody reads their part any more."""

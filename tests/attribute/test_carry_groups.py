@@ -170,3 +170,47 @@ def test_products_of_one_tensor_with_weights_of_other_sizes_are_told_apart() -> 
     calls = {"a": "wide", "b": "narrow", "c": "of_wide", "d": "of_narrow", "y": ""}
     found = place(before, after, calls)
     assert (found.get("t1"), found.get("t2")) == ("narrow", "wide")
+
+
+def test_what_only_moves_elements_does_none_of_the_work_whose_weights_others_read() -> None:
+    before = """
+        main (float[2, 3, 8] x) => (float[8, 6] y)
+        <float[4, 4] v, float[4] b, float[4, 4] w, float[4] c, int64[2] t> {
+            s = Constant <value_ints = [2, 6, 4]> ()
+            r = Reshape (x, s)
+            m = MatMul (r, v)
+            a = Add (m, b)
+            n = MatMul (a, w)
+            d = Add (n, c)
+            k = Shape (d)
+            e = Reshape (d, k)
+            f = Reshape (e, t)
+            y = Transpose <perm = [1, 0]> (f)
+        }
+    """
+    after = """
+        main (float[2, 3, 8] x) => (float[8, 6] y)
+        <int64[2] s2, float[4, 4] v, float[4] b, float[4, 4] w, float[4] c, int64[2] t2> {
+            p = Reshape (x, s2)
+            g = Gemm (p, v, b)
+            h = Gemm (g, w, c)
+            f = Reshape (h, t2)
+            y = Transpose <perm = [1, 0]> (f)
+        }
+    """
+    calls = {
+        "s": "",
+        "r": "",
+        "m": "first",
+        "a": "first",
+        "n": "second",
+        "d": "second",
+        "k": "",
+        "e": "",
+        "f": "",
+        "y": "",
+    }
+    found = carry(before, after, calls)
+    assert found["g"] == ({"first"}, "carried")
+    assert found["h"][0] >= {"second"}
+    assert "first" not in found["h"][0]

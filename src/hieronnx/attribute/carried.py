@@ -172,8 +172,8 @@ class _Attributor:
     def _is_all_of(self, index: int, same: int, constants: Mapping[int, int]) -> bool:
         """Say whether a literal of B is what a node of A computes, and nothing else: others may be written as one.
 
-            A: Add (1, 1) ─ Slice [a]     2 ─ Gather [b]          B: 2 ─┬─ Slice [a]
-                                                                        └─ Gather [b]
+        A: Add (1, 1) ─ Slice [a]     2 ─ Gather [b]          B: 2 ─┬─ Slice [a]
+                                                                    └─ Gather [b]
         """
         a, b = self._a, self._b
         if index not in b.literals or same in a.literals:

@@ -11,10 +11,11 @@ behind `c`, until a tensor (`m`) is read by operators of the kinds that read `t2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 from hieronnx.match.align.sequences import group
@@ -56,13 +57,17 @@ class OperatorKinds:
         return len({t for t in self._b.nodes[node].reads if not self._b.flow.constant[t]})
 
     def find(
-        self, index: int, graph: int, read: Sequence[int], weights: Collection[int], is_free: Callable[[int], bool]
+        self, index: int, graph: int, read: Sequence[int], held: Mapping[int, int], is_open: Callable[[int], bool]
     ) -> tuple[tuple[int, ...], bool] | None:
         """Find the nodes of A that a node of B stands for, the maker of its output last, and whether that is sure.
 
-        The node reads the tensors `read` of A, and the constants `weights` as far as they are known; `graph` is the
-        graph of A to look in, and `is_free` says whether nothing of B stands for a node of A yet.
+        The node reads the tensors `read` of A, constants left out; `graph` is the graph of A to look in. `held` has
+        the constants of A that are known in B, and `is_open` says whether nothing of B stands for a node of A yet.
         """
+
+        def is_free(n: int) -> bool:
+            return is_open(n) and self._find_reader(n, held) in (None, index)
+
         sources = self._sources(read)
         if len(self._by_reading.get((graph, sources), ())) > _MOST:
             return None
@@ -75,7 +80,7 @@ class OperatorKinds:
         if not starts and node.op in self._new_operators:
             starts = [()]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
-        fitting = self._prefer(index, fitting, weights)
+        fitting = self._prefer(index, fitting, held)
         if len(fitting) == 1:
             return fitting[0], True
         lengths = [max((self._count_named(index, n) for n in region), default=0) for region in fitting]
@@ -87,21 +92,30 @@ class OperatorKinds:
         similar = sum(self._b.nodes[reader].op == node.op for reader in set(self._b.consumers[first]))
         return (fitting[0], False) if fitting and len(related) == similar else None
 
-    def _prefer(
-        self, index: int, regions: list[tuple[int, ...]], weights: Collection[int]
-    ) -> list[tuple[int, ...]]:
+    def _prefer(self, index: int, regions: list[tuple[int, ...]], held: Mapping[int, int]) -> list[tuple[int, ...]]:
         """Of several regions keep those that read what a node of B reads, that have its attributes, and its weights.
 
         A tool need not have kept any of these: what none of them has decides nothing.
         """
+        reads = set(self._b.nodes[index].reads)
         for is_like in (
-            lambda n: not weights or not set(weights).isdisjoint(self._a.nodes[n].reads),
+            lambda n: any(held.get(t) in reads for t in self._a.nodes[n].reads),
             lambda n: self._has_attributes(index, n),
             lambda n: self.can_hold_weights(index, n),
         ):
             if len(regions) > 1:
                 regions = [region for region in regions if any(map(is_like, region))] or regions
         return regions
+
+    def _find_reader(self, node: int, held: Mapping[int, int]) -> int | None:
+        """Return the node of B that reads a weight of a node of A, and so does its work; None where nothing tells.
+
+        The weight must be of these two alone: what many read tells nothing.
+        """
+        b, constant = self._b, self._b.flow.constant
+        own = (t for t in self._a.nodes[node].reads if t in held and self._a.consumers[t] == [node])
+        alone = (readers[0] for t in own if len(readers := find_readers(b, held[t])[0]) == 1)
+        return next((reader for reader in alone if not all(constant[t] for t in b.nodes[reader].makes)), None)
 
     def _has_attributes(self, of_b: int, of_a: int) -> bool:
         """Say whether a node of A is of the kind of one of B, and their attributes differ in no value."""
@@ -139,6 +153,7 @@ class OperatorKinds:
         Returns None where that is never so: the node of B does something else.
         """
         op = self._b.nodes[index].op
+        only_moves = op in DATA_MOVEMENT_OPS
         wanted = self._find_wanted(self._b.nodes[index].outputs[0])
         region, given = list(start), self._sources(read)
         inside = {*given, *self._sources(t for n in start for t in self._a.nodes[n].makes)}
@@ -153,6 +168,8 @@ class OperatorKinds:
                 return None  # one node does not do the work of two such
             ready = [n for n in candidates if is_free(n) and self._sources(self._values_read(n)) <= inside]
             if not ready or len(candidates) > _LONGEST:
+                return None
+            if only_moves and self._a.nodes[min(ready)].op not in DATA_MOVEMENT_OPS:
                 return None
             region.append(min(ready))
             inside |= self._sources(self._a.nodes[region[-1]].makes)

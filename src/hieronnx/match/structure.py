@@ -68,6 +68,8 @@ class Matcher:
         self._by_name = group(named, a.names.__getitem__)
         keys = [self._structure_key(node, node.graph, self._number_in_a) for node in a.nodes]
         self._by_structure = group(range(len(keys)), keys.__getitem__)
+        self._held: dict[int, int] = {}
+        """The constants of A that B holds under their names."""
         self._taken: set[int] = set()
         """Nodes of A that a node of B stands for."""
         self._reordered = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
@@ -82,7 +84,9 @@ class Matcher:
             if graph.owner is None and graph.key in functions:
                 self._pair_graphs(functions[graph.key], number)
         for tensor in self.b.constants:
-            self.tensor_in_a[tensor] = self._find_by_name(tensor)
+            self.tensor_in_a[tensor] = same = self._find_by_name(tensor)
+            if same is not None:
+                self._held[same] = tensor
         for index in self.b.file_order:
             self._match_node(index)
             match = self.matches.get(index)
@@ -196,8 +200,7 @@ class Matcher:
             return
         if any(self._find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
             return  # a group with the node that makes the known tensor says more
-        weights = {same for t in node.reads if t in self.b.constants and (same := self.tensor_in_a[t]) is not None}
-        match = self.kinds.find(index, graph, of_a, weights, lambda n: n not in self._taken and not self._is_in_b(n))
+        match = self.kinds.find(index, graph, of_a, self._held, lambda n: n not in self._taken and not self._is_in_b(n))
         if match is not None:
             region, sure = match
             last = self.a.nodes[region[-1]]

@@ -50,3 +50,12 @@ def test_equal_arrays_of_other_shapes_are_all_found_and_one_value_throughout_tel
     distinctive = index_of(draw(16)).find(draw(16))
     assert distinctive is not None
     assert distinctive.telling
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_an_array_that_was_scaled_channel_by_channel_is_found_along_either_axis(axis: int) -> None:
+    array = draw(6, 6, 2, 2)
+    scale = np.expand_dims(draw(6, seed=2), tuple(other for other in range(4) if other != axis))
+    holding = index_of(draw(6, 6, 2, 2, seed=1), array).find(array * scale)
+    assert holding is not None
+    assert (holding.parameters, holding.how) == (("w1",), "scaled")

@@ -155,7 +155,8 @@ class WeightIndex:
 
     def _find_scaled(self, array: Array) -> HeldParameter | None:
         """Find the array to which another is proportional in several of its channels."""
-        ways = ((array, 0), (array, 1), (array.T, 0), (array.T, 1)) if array.ndim == 2 else ((array, 0),)
+        turned_too = ((array.T, 0), (array.T, 1)) if array.ndim == 2 else ()
+        ways = ((array, 0), (array, 1), *turned_too)  # a transposed convolution has its output channels second
         for turned, axis in ways if array.ndim >= 2 else ():
             number = self._find_proportional(turned, axis)
             if number is not None:

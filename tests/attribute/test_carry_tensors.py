@@ -131,3 +131,31 @@ def test_two_reshapes_that_were_joined_hold_nothing_of_the_first() -> None:
     """
     assert hold(before, after)["r"] is None
     assert hold(before, after.replace("q = Gemm (p, w, b)", "q = MatMul (p, w)"))["r"] == "p"
+
+
+def test_what_is_computed_as_a_matrix_holds_nothing_until_it_is_reshaped_back() -> None:
+    weights = "float[4, 4] v, float[4] b, float[4, 4] w, float[4] c"
+    before = f"""
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <{weights}> {{
+            s = Shape (x)
+            r = Reshape (x, s)
+            m = MatMul (r, v)
+            a = Add (m, b)
+            d = Relu (a)
+            n = MatMul (d, w)
+            e = Add (n, c)
+            y = Exp (e)
+        }}
+    """
+    after = f"""
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <{weights}, int64[2] i, int64[3] k> {{
+            p = Reshape (x, i)
+            g = Gemm (p, v, b)
+            d = Relu (g)
+            h = Gemm (d, w, c)
+            e = Reshape (h, k)
+            y = Exp (e)
+        }}
+    """
+    held = hold(before, after)
+    assert {name: held[name] for name in "rmadney"} == {**dict.fromkeys("rmadn"), "e": "e", "y": "y"}

@@ -81,7 +81,8 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
     """
     a, b = matcher.a, matcher.b
     exact = dict(_pair_pieces(matcher))
-    pairs = [(t, same) for t, same in enumerate(matcher.tensor_in_a) if same is not None]
+    reshaped = _find_reshaped(matcher)
+    pairs = [(t, same) for t, same in enumerate(matcher.tensor_in_a) if same is not None and t not in reshaped]
     pairs = [(of_b, of_a) for of_b, of_a in pairs if _has_value(matcher, of_b, of_a)]
     numbers = matcher.values.see_through_copies({of_a: b.full_type(of_b) for of_b, of_a in pairs})
     equal: dict[int, list[int]] = defaultdict(list)
@@ -128,27 +129,37 @@ def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:
         return False  # in another type or layout
     if producer is not None:
         match = matcher.matches.get(producer)
-        return match is None or (match.proven and _has_sizes(matcher, of_b, of_a))
+        return match is None or match.proven
     if of_b not in matcher.b.constants or matcher.a.producers[of_a] is not None:
         return True  # an input; or what A computed, and B holds under its name
     return matcher.a.constants.get(of_a) == matcher.b.constants[of_b]
 
 
-def _has_sizes(matcher: Matcher, of_b: int, of_a: int) -> bool:
-    """Say whether a tensor of B has the sizes of its match, as far as is known; a tool may have joined two Reshapes.
+def _find_reshaped(matcher: Matcher) -> set[int]:
+    """Find the tensors of B that need not have the sizes of their matches: a tool may compute with matrices instead.
 
-        A: x ─ Reshape ─ r ─ MatMul                 B: x ─ Reshape ─ new ─ Gemm          new is r as a matrix
+        A: x ─ Reshape ─ r ─ MatMul ─ m ─ Relu ─ y           B: x ─ Reshape ─ new ─ Gemm ─ m ─ Relu ─ y
 
-    Where sizes are not told, a tensor of a new name has them if it is read by the same operators.
+    Sizes that both graphs tell are known. Where they are not told, what is reshaped under a new name has other sizes,
+    unless the same operators read it; so has what is made of it, up to a Reshape that makes a tensor of A again.
     """
     a, b = matcher.a, matcher.b
-    producer = b.producers[of_b]
-    if producer is None or b.nodes[producer].op not in RESHAPE_OPS or a.names[of_a] == b.names[of_b]:
-        return True
-    if (type_ := a.full_type(of_a)) is not None and type_ == b.full_type(of_b):
-        return True
-    readers = {a.nodes[reader].op for reader in a.consumers[of_a]}
-    return all(b.nodes[reader].op in readers for reader in b.consumers[of_b])
+    reshaped: set[int] = set()
+    for node in b.nodes:
+        for tensor in node.makes:
+            same = matcher.tensor_in_a[tensor]
+            if same is not None and None not in (sizes := a.axes[same] or (None,)) and sizes == b.axes[tensor]:
+                continue
+            if node.op not in RESHAPE_OPS:
+                is_same = reshaped.isdisjoint(node.reads)
+            elif same is not None and a.names[same] != b.names[tensor]:
+                readers = {a.nodes[reader].op for reader in a.consumers[same]}
+                is_same = all(b.nodes[reader].op in readers for reader in b.consumers[tensor])
+            else:
+                is_same = same is not None
+            if not is_same:
+                reshaped.add(tensor)
+    return reshaped
 
 
 def _find_visible(matcher: Matcher) -> dict[int, list[int]]:

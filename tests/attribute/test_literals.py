@@ -102,6 +102,25 @@ def test_work_that_was_folded_is_its_calls_unless_others_read_an_equal_literal(r
     assert (evidence == "carried") == (read == "two")
 
 
+def test_work_that_was_folded_is_not_that_of_the_literals_it_read() -> None:
+    before = """
+        main (int64[2] x) => (float[2, 4] y) <float[9, 4] v, float[3, 4] w> {
+            zeros = Constant <value_ints = [0, 0]> ()
+            t = Gather (w, zeros)
+            g = Gather (v, x)
+            y = Add (g, t)
+        }
+    """
+    after = """
+        main (int64[2] x) => (float[2, 4] y) <float[9, 4] v> {
+            t = Constant <value_floats = [1.0, 2.0]> ()
+            g = Gather (v, x)
+            y = Add (g, t)
+        }
+    """
+    assert carry(before, after, {"zeros": "", "t": "types", "g": "words", "y": ""})["t"] == ({"types"}, "carried")
+
+
 def test_a_literal_among_sizes_is_not_the_work_that_is_done_with_sizes(tmp_path: Path) -> None:
     """The index of the first token is one with the zeros that the embeddings compute sizes with."""
     torch.manual_seed(0)

@@ -117,8 +117,12 @@ class _Attributor:
         attributions = [self._join_shares(index) for index in range(len(self._b.nodes))]
         constants = pair_constants(self._matcher, self.work)
         for index, same in constants.items():
-            if self._is_all_of(index, same, constants):
-                attributions[index] = attributions[index] or self._attribute(index, [same], True)
+            attributions[index] = attributions[index] or self._attribute(index, [same], True)
+            self.work.setdefault(index, [same])
+        for index in self._b.literals:
+            folded = attributions[index]
+            if folded is not None and folded.evidence == "carried" and not self._is_nothing_else(index):
+                attributions[index] = None
         self._attribute_inserted(attributions)
         self._attribute_behind(attributions)
         return attributions
@@ -138,7 +142,8 @@ class _Attributor:
         working = [n for n in computed if not self._matcher.values.is_copy(a.nodes[n])]
         if working or computed:
             return working or computed
-        return [n for n in attributed if not all(flow.literal[t] for t in a.nodes[n].makes)] or attributed
+        of_sizes = [n for n in attributed if not all(flow.literal[t] for t in a.nodes[n].makes)]
+        return of_sizes or [n for n in attributed if n not in a.literals] or attributed
 
     def _attribute(self, index: int, core: Sequence[int], proven: bool) -> Attribution | None:
         """Attribute a node of B that does the work of these nodes of A: all their scopes are its origins."""
@@ -151,7 +156,9 @@ class _Attributor:
         joined = self._tree.join(own, weakest if proven else "name")
         untouched = proven and len(core) == 1 and self._a.nodes[core[0]].op == self._b.nodes[index].op
         evidence, rule = (own[0].evidence, own[0].rule) if untouched else (joined.evidence, "")
-        copies = (origin for n in core for origin in self._merged.get(n, ()))
+        # A literal is written once for each reader, or once for all: what it is equal to says nothing.
+        merged = {} if index in self._b.literals else self._merged
+        copies = (origin for n in core for origin in merged.get(n, ()))
         return Attribution(joined.scope, tuple(dict.fromkeys((*joined.origins, *copies))), evidence, rule)
 
     def _find_merged(self) -> dict[int, list[CallId]]:
@@ -169,19 +176,16 @@ class _Attributor:
                     merged[survivors[0]].extend(scope.origins)
         return merged
 
-    def _is_all_of(self, index: int, same: int, constants: Mapping[int, int]) -> bool:
-        """Say whether a literal of B is what a node of A computes, and nothing else: others may be written as one.
+    def _is_nothing_else(self, literal: int) -> bool:
+        """Say whether all that read a literal of B read in A what its work makes: others may be written as one with it.
 
         A: Add (1, 1) ─ Slice [a]     2 ─ Gather [b]          B: 2 ─┬─ Slice [a]
                                                                     └─ Gather [b]
         """
-        a, b = self._a, self._b
-        if index not in b.literals or same in a.literals:
-            return True
-        readers = (reader for tensor in b.nodes[index].makes for reader in b.consumers[tensor])
-        work = ((constants[reader],) if reader in constants else self.work.get(reader, ()) for reader in readers)
-        made = set(a.nodes[same].makes)
-        return all(any(not made.isdisjoint(a.nodes[n].reads) for n in nodes) for nodes in work)
+        a, b, makers = self._a, self._b, set(self.work.get(literal, ()))
+        readers = (reader for tensor in b.nodes[literal].makes for reader in b.consumers[tensor])
+        work = (self.work[reader] for reader in readers if reader in self.work)
+        return all(any(a.producers[t] in makers for n in nodes for t in a.nodes[n].reads) for nodes in work)
 
     # Inserted nodes --------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 A literal (a `Constant`: a node that reads nothing) is always one. It does no work of its own, and exporters write equal
 ones once, wherever they met the first: what they recorded of it says nothing of who needs it. So it belongs to those
 who read it: their calls are its origins, and the lowest call above them is its scope. Where that is the call that was
-recorded, the evidence stays; else it is `dataflow`, rule `consumers`.
+recorded, the evidence stays; else it is `dataflow`, rule `consumers`. What a tool computed beforehand and wrote as a
+literal is work (`carried`), and stays with the call that did it.
 
 Each gap hears the calls of the nodes that feed it and of those that read it; a neighbour that is a gap itself stands
 for the lowest call above what lies beyond it:
@@ -89,21 +90,13 @@ def _find_served(view: View, attributions: Sequence[Attribution | None]) -> Iter
 
 
 def _give_to_readers(recorded: Attribution | None, served: Sequence[Attribution], tree: CallTree) -> Attribution | None:
-    """Give a literal to those who read it; what was recorded counts where it says the same, or nobody is known."""
-    if not served or (recorded is not None and _is_folded(recorded, served, tree)):
+    """Give a literal to those who read it, unless it holds work; what was recorded counts where nobody is known."""
+    if not served or (recorded is not None and recorded.evidence == "carried"):
         return recorded
     joined = tree.join(served, "dataflow")
     if recorded is not None and recorded.evidence != "root" and recorded.scope == joined.scope:
         return Attribution(joined.scope, joined.origins, recorded.evidence, recorded.rule)
     return Attribution(joined.scope, joined.origins, "dataflow", "consumers")
-
-
-def _is_folded(recorded: Attribution, served: Sequence[Attribution], tree: CallTree) -> bool:
-    """Say whether a literal is work that a tool folded, for those who read it: then it belongs to who did the work."""
-    if recorded.evidence != "carried":
-        return False
-    own = set(tree.ancestors(recorded.scope))
-    return all(reader.scope in own or recorded.scope in tree.ancestors(reader.scope) for reader in served)
 
 
 def _serve(readers: Sequence[Attribution], around: CallId, owner: str | None, tree: CallTree) -> Attribution:

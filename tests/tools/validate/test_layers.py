@@ -93,6 +93,7 @@ def test_a_literal_is_with_one_that_reads_it() -> None:
     (message,) = errors(planted(k="l1"))
     assert message == "it is a literal in 'l1', which has nothing to do with 'l0', where it is read"
     assert errors(planted(k="")) == []
+    assert errors(planted(k="l1"), evidence="carried") == []  # work that was folded
 
 
 @pytest.mark.parametrize("evidence", ["dataflow", "parameter"])

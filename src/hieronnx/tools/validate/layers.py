@@ -6,7 +6,8 @@ them; what a call received was there before it began, and what it returned befor
 circle     data that leaves a call does not come back into it: it would have to be left and entered again
 order      a later call feeds no earlier one, and makes nothing that an earlier one received or returned
 received   no node of a call makes what the call received
-literal    a literal, which does nothing by itself, is in a call that has to do with one that reads it
+literal    a literal, which does nothing by itself, is in a call that has to do with one that reads it; what a tool
+           folded into one (`carried`) is work
 
     x ─ Add [layer.0] ─ h ─ MatMul [layer.1] ─ y       layer.0 returned h, layer.1 received it: Add is not layer.1's
 
@@ -56,6 +57,7 @@ _Flow: TypeAlias = dict[_Step, dict[_Step, _Use]]
 _EXACT = frozenset({"captured", "carried", "value", "near"})
 """Evidence of the very call that a node ran in."""
 _UNKNOWN = frozenset({"name", "root"})
+_NO_LITERAL = frozenset({"carried", "root"})
 _SEEN_RUNNING = frozenset({"captured", "value", "near"})
 """Evidence of a run: without one the order of calls is that of the file, which is only one of many."""
 _SHOWN = 4
@@ -101,7 +103,7 @@ def _check_literals(hierarchy: Hierarchy, view: View) -> Iterator[Finding]:
     fork = cache(hierarchy.tree.fork)
     for index in sorted(view.literals):
         node, outputs = nodes[index], view.nodes[index].makes
-        if node is None or node.evidence == "root" or not returned.isdisjoint(outputs):
+        if node is None or node.evidence in _NO_LITERAL or not returned.isdisjoint(outputs):
             continue
         readers = [nodes[reader] for tensor in outputs for reader in view.consumers[tensor]]
         known = [reader for reader in readers if reader is not None and reader.evidence != "root"]

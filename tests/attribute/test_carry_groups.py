@@ -214,3 +214,27 @@ def test_what_only_moves_elements_does_none_of_the_work_whose_weights_others_rea
     assert found["g"] == ({"first"}, "carried")
     assert found["h"][0] >= {"second"}
     assert "first" not in found["h"][0]
+
+
+def test_what_gives_a_tensor_its_form_again_does_the_work_of_its_call_as_well() -> None:
+    before = """
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <float[4, 4] w, float[4] b, float[2, 3, 4] l, float[2, 3, 4] r> {
+            m = MatMul (x, w)
+            l = Add (m, b)
+            s = Shape (x)
+            r = Reshape (l, s)
+            y = Relu (r)
+        }
+    """
+    after = """
+        main (float[2, 3, 4] x) => (float[2, 3, 4] y) <float[4, 4] w, float[4] b, int64[2] i, float[2, 3, 4] r> {
+            p = Reshape (x, i)
+            g = Gemm (p, w, b)
+            s = Shape (x)
+            r = Reshape (g, s)
+            y = Relu (r)
+        }
+    """
+    found = carry(before, after, {"m": "linear", "l": "linear", "s": "", "r": "", "y": ""})
+    assert found["r"] == ({"", "linear"}, "carried")
+    assert found["g"][0] == {"linear"}

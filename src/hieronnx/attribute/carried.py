@@ -85,6 +85,7 @@ def carry_scopes(
     attributor = _Attributor(scopes, tree, matcher)
     nodes = attributor.run()
     tensors = [None if t is None else attributor.replaced.get(t, t) for t in map_tensors(matcher)]
+    attributor.finish(nodes, tensors)
     return Carried(nodes, _find_folded(scopes, matcher), tensors, attributor.work)
 
 
@@ -126,6 +127,22 @@ class _Attributor:
         self._attribute_inserted(attributions)
         self._attribute_behind(attributions)
         return attributions
+
+    def finish(self, attributions: list[Attribution | None], tensors: Sequence[int | None]) -> None:
+        """Let a node of a group that gives a tensor its form again do that tensor's work as well as its own.
+
+        A: x ─ MatMul ─ m [linear] ─ Reshape ─ y, of the same sizes       B: x ─ Reshape ─ Gemm ─ g ─ Reshape ─ y
+
+        B has no other tensor that `linear` may have returned than y.
+        """
+        for of_a, of_b in enumerate(tensors):
+            maker_a, maker_b = self._a.producers[of_a], None if of_b is None else self._b.producers[of_b]
+            match = None if maker_b is None else self._matcher.matches.get(maker_b)
+            if maker_a is None or maker_b is None or match is None or not match.group or maker_a not in match.region:
+                continue
+            own, more = attributions[maker_b], self._scopes[maker_a]
+            if own is not None and more is not None and not set(more.origins) <= set(own.origins):
+                attributions[maker_b] = self._tree.join((own, more), "carried")
 
     def _join_shares(self, index: int) -> Attribution | None:
         """Join the work that a node does for several others."""

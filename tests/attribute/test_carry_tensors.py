@@ -159,3 +159,21 @@ def test_what_is_computed_as_a_matrix_holds_nothing_until_it_is_reshaped_back() 
     """
     held = hold(before, after)
     assert {name: held[name] for name in "rmadney"} == {**dict.fromkeys("rmadn"), "e": "e", "y": "y"}
+
+
+def test_a_bias_that_is_reshaped_says_nothing_of_what_it_is_added_to() -> None:
+    before = """
+        main (float[1, 4, 6, 6] x) => (float y) <float[4, 4, 1, 1] w, float[4] b> {
+            c = Conv (x, w, b)
+            y = Relu (c)
+        }
+    """
+    after = """
+        main (float[1, 4, 6, 6] x) => (float y) <float[4, 4, 1, 1] w, float[4] b, int64[4] s> {
+            p = Conv (x, w)
+            r = Reshape (b, s)
+            c = Add (p, r)
+            y = Relu (c)
+        }
+    """
+    assert hold(before, after)["c"] == "c"

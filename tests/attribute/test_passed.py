@@ -329,3 +329,28 @@ def test_calls_in_a_loop_tell_nothing(tmp_path: Path) -> None:
     calls = hieronnx.load(tmp_path / "annotated.onnx").call_by_id
     assert calls[CallId("block", 0)].received is calls[CallId("block", 0)].returned is None
     assert found.right == 2
+
+
+class Unread(nn.Module):
+    """What `pooler` is given is gone from the file with it; `head` makes the same for itself, later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pooler, self.head = nn.Linear(4, 4), First()
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.sin(x)
+        self.pooler(hidden[:, 0])
+        return self.head(hidden)
+
+
+class First(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x[:, 0])
+
+
+@both_exporters
+def test_what_a_later_call_makes_was_not_received_by_an_earlier_one(exporter: str, tmp_path: Path) -> None:
+    path = annotate_bare(Unread(), (torch.randn(2, 5, 4),), tmp_path, exporter)
+    assert find_passed(path)["pooler"] == ([None], [None])
+    assert hieronnx.validate(path).passed

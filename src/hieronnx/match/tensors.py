@@ -148,7 +148,8 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
     for node in b.nodes:
         for tensor in node.makes:
             same = matcher.tensor_in_a[tensor]
-            if same is not None and None not in (sizes := a.axes[same] or (None,)) and sizes == b.axes[tensor]:
+            told = same is not None and None not in (sizes := a.axes[same] or (None,)) and sizes == b.axes[tensor]
+            if told or b.flow.constant[tensor]:  # a bias that was given more axes
                 continue
             if node.op not in RESHAPE_OPS:
                 is_same = reshaped.isdisjoint(node.reads)

@@ -60,7 +60,7 @@ def find_passed(
         if node.graph not in looped:
             outside.update(region)
     hidden = set[CallId]().union(*regions) - outside
-    binder = _Binder(projection, candidates, regions)
+    binder = _Binder(projection, candidates, regions, _Order(nodes, tree))
     passed = projection.trace.passed.items()
     return {call: binder.bind(call, io) for call, io in passed if hidden.isdisjoint(tree.ancestors(call))}
 
@@ -173,12 +173,34 @@ def _find_looped(view: View) -> set[int]:
 # -- which of them a call had -----------------------------------------------------------------------------
 
 
+class _Order:
+    """Knows which nodes run only after a call has ended."""
+
+    def __init__(self, nodes: Sequence[Attribution], tree: CallTree) -> None:
+        self._nodes, self._tree = nodes, tree
+        self._places = {call: place for place, call in enumerate(tree.children)}
+
+    def runs_later(self, node: int | None, call: CallId) -> bool:
+        """Say whether all calls whose work a node does began after another had ended."""
+        if node is None:
+            return False
+        own = (self._nodes[node].scope, *self._nodes[node].origins)
+        forks = (self._tree.fork(one, call)[1:] for one in own)
+        return all(a is not None and b is not None and self._places[a] > self._places[b] for a, b in forks)
+
+
 class _Binder:
     """Finds for each call which of the tensors that hold a value is the one that it received or returned."""
 
-    def __init__(self, projection: Projection, candidates: _Candidates, regions: Sequence[frozenset[CallId]]) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        candidates: _Candidates,
+        regions: Sequence[frozenset[CallId]],
+        order: _Order,
+    ) -> None:
         """Take the tensors that hold each value, and for each node the calls in whose region it is."""
-        self._projection, self._candidates, self._regions = projection, candidates, regions
+        self._projection, self._candidates, self._regions, self._order = projection, candidates, regions, order
         self._view = projection.view
         main = self._view.graphs[0]
         self._inputs, self._outputs = frozenset(main.inputs), frozenset(main.outputs)
@@ -204,7 +226,7 @@ class _Binder:
         return tuple((name, None if value is None else find(call, value, known.get(value))) for name, value in values)
 
     def _find_received(self, call: CallId, value: int, _: int | None) -> int | None:
-        outside = [tensor for tensor in self._candidates.get(value, ()) if not self._is_made_in(call, tensor)]
+        outside = [tensor for tensor in self._list_made(call, value) if not self._is_made_in(call, tensor)]
         if call == ROOT:
             outside = [tensor for tensor in outside if tensor in self._inputs]
         read = [tensor for tensor in outside if self._is_read_in(call, tensor)]
@@ -213,7 +235,7 @@ class _Binder:
         return self._choose(value, read or outside)
 
     def _find_returned(self, call: CallId, value: int, received: int | None) -> int | None:
-        equal = self._candidates.get(value, ())
+        equal = self._list_made(call, value)
         own = [tensor for tensor in equal if self._is_made_in(call, tensor)]
         if call == ROOT:
             own = [tensor for tensor in equal if tensor in self._outputs] or own
@@ -223,6 +245,11 @@ class _Binder:
         if leaving or own:
             return self._choose(value, (leaving or own)[::-1])
         return received if received is not None else self._choose(value, equal)
+
+    def _list_made(self, call: CallId, value: int) -> list[int]:
+        """List the tensors that hold a value, and were there by the end of a call."""
+        producers = self._view.producers
+        return [t for t in self._candidates.get(value, ()) if not self._order.runs_later(producers[t], call)]
 
     def _is_distinctive(self, value: int) -> bool:
         return self._projection.classes.distinctive[self._projection.classes.of_value[value]]

@@ -153,6 +153,35 @@ def test_of_equal_tensors_a_call_received_the_one_that_it_reads(tmp_path: Path) 
     assert find_passed(path)["pair"][0][0] == sine.input[0]
 
 
+class Extends(nn.Module):
+    """A child that is given no rows, and returns them beside the others."""
+
+    class Joins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.cat([self.linear(x), more]).sin(), more
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joins, self.makes = self.Joins(), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        joined, more = self.joins(x, self.makes(x[2:]))
+        return torch.cat([joined.cos(), more])
+
+
+@both_exporters
+def test_a_tensor_without_elements_is_no_tensor_of_the_file(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    path = annotate_bare(Extends(), (torch.randn(2, 8),), tmp_path, exporter)
+    for tensors in find_passed(path)["joins"]:
+        assert [tensor is None for tensor in tensors] == [False, True]
+    assert hieronnx.validate(path).passed
+
+
 class Positions(nn.Module):
     """Hands counts, a mask and numbers that are all the same to modules."""
 

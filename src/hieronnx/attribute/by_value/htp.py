@@ -232,7 +232,8 @@ def _find_needed(projection: Projection) -> set[int]:
         producer = trace.producers.get(pending.pop())
         if producer is not None and producer not in needed:
             needed.add(producer)
-            pending.extend(trace.ops[producer].reads)
+            # What has no elements brings nothing, and tools leave out what makes it.
+            pending.extend(value for value in trace.ops[producer].reads if value in trace.prints)
     return needed
 
 

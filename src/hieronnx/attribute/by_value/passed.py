@@ -252,7 +252,8 @@ class _Binder:
         return [t for t in self._candidates.get(value, ()) if not self._order.runs_later(producers[t], call)]
 
     def _is_distinctive(self, value: int) -> bool:
-        return self._projection.classes.distinctive[self._projection.classes.of_value[value]]
+        value_class = self._projection.classes.of_value.get(value)  # a tensor without elements is of none
+        return value_class is not None and self._projection.classes.distinctive[value_class]
 
     def _is_made_in(self, call: CallId, tensor: int) -> bool:
         producer = self._view.producers[tensor]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from benchmarks.anonymize import anonymize_file
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hieronnx.attribute.by_value.file_run import list_choices, name_arguments
 from hieronnx.attribute.by_value.htp import attribute_htp
@@ -203,6 +204,48 @@ def test_what_was_computed_twice_and_is_there_once_has_both_calls_as_origins(tmp
     (kept,) = found.all("Sigmoid")  # the exporter merges equal nodes
     assert kept is not None
     assert kept.origins == (CallId("one", 0), CallId("other", 0))
+
+
+class Gates(nn.Module):
+    """What a child made is joined with other numbers, and the file takes the two apart again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = Scales()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.glu(torch.cat([self.scales(x), x], 1), 1)
+
+
+def test_numbers_that_are_there_once_more_are_not_made_where_they_were_before(tmp_path: Path) -> None:
+    found = Exported(Gates(), (torch.randn(3, 6),), tmp_path)
+    assert found.scopes("Mul") == ["scales", ""]
+    assert found.scopes("Split") == [""]
+
+
+class LooksBack(nn.Module):
+    """Two children hide what comes later by a mask of the sizes that each has: the masks are equal."""
+
+    class Child(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.linear(x).view(-1, 2, 3).transpose(0, 1)
+            return functional.scaled_dot_product_attention(y, y, y, is_causal=True).reshape(x.shape)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = self.Child(), self.Child()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.one(x))
+
+
+def test_what_has_the_sizes_of_what_was_made_later_is_not_of_an_earlier_call(tmp_path: Path) -> None:
+    found = Exported(LooksBack(), (torch.randn(4, 6),), tmp_path)
+    assert found.scopes("Expand") == ["one", "other"]
 
 
 class Normalizes(nn.Module):

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import accumulate, pairwise, takewhile
 
 from hieronnx.attribute.by_value.trace import FilePrints, Prints, Trace
 from hieronnx.graph.view import View
@@ -224,6 +224,8 @@ class Projection:
         tensors_by_class: For each distinctive class the tensors of the file that are of it.
         present: The distinctive classes that the file has.
         below: For each tensor the classes of what is computed from it, through nodes that only move it.
+        begins: For each node the stretch of the run before which it cannot have run: what it reads was not yet made. A
+            stretch is all that runs in one call until another is entered or that one is left.
         done: The operations of which a match says for sure that some node does them; values with too little information
             to be among those that are present may be matched, too.
     """
@@ -244,6 +246,9 @@ class Projection:
                 self.tensors_by_class[number].append(tensor)
         self._find_moved()
         self.below = self._find_below()
+        changes = (before.scope != after.scope for before, after in pairwise(trace.ops))
+        self._stretches = list(accumulate(changes, initial=0))
+        self.begins = self._find_begins()
 
     def class_of(self, tensor: int) -> int | None:
         """Return the class of a tensor that has one value."""
@@ -274,6 +279,10 @@ class Projection:
         """Return the operations that made some values, each once."""
         producers = self.trace.producers
         return tuple(dict.fromkeys(producers[value] for value in values if value in producers))
+
+    def could_do(self, node: int, op: int) -> bool:
+        """Say whether a node could do the work of an operation: when that ran, what the node reads was made."""
+        return self._stretches[op] >= self.begins[node]
 
     def same_order(self, a: Prints, b: Prints) -> bool:
         """Say whether two have their numbers in the same order, whatever their shapes."""
@@ -333,3 +342,25 @@ class Projection:
                         classes.add(other)
                 below[tensor] = frozenset(classes)
         return below
+
+    def _find_begins(self) -> list[int]:
+        """Find for each node the last of the stretches of the run in which first was made what it reads.
+
+        Where the run did not make what a node reads, that counts of which it is made, if only by its sizes. Where
+        tensors are not so precise, one may be taken for what is made of it later.
+        """
+        if self.classes.near:
+            return [0] * len(self.view.nodes)
+        begins: list[int] = []
+        made: dict[int, int] = {}
+        for node in self.view.nodes:
+            begins.append(max((made.get(tensor, 0) for tensor in node.reads), default=0))
+            for tensor in node.makes:
+                value_class = self.distinctive_class(tensor) if tensor in self.varying else None
+                made[tensor] = begins[-1] if value_class is None else self._find_first(value_class)
+        return begins
+
+    def _find_first(self, value_class: int) -> int:
+        """Return the stretch of the run in which the first value of a class was made; the first for what was given."""
+        producers = map(self.trace.producers.get, self.classes.members[value_class])
+        return min(0 if op is None else self._stretches[op] for op in producers)

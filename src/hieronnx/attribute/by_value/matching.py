@@ -92,7 +92,8 @@ class ValueMatcher:
         values = {value for tensor in read for value in self._list_values(tensor, value_class)}
         readers = {op for value in values for op in self._trace.readers.get(value, ())}
         of_value = self._classes.of_value
-        ops = sorted(op for op in readers if any(of_value.get(v) == value_class for v in self._trace.ops[op].gives))
+        made = (op for op in readers if any(of_value.get(v) == value_class for v in self._trace.ops[op].gives))
+        ops = sorted(op for op in made if self._projection.could_do(index, op))
         return ValueMatch(tuple(ops), "near") if len(self._projection.scopes(ops)) == 1 else None
 
     def _list_values(self, tensor: int, value_class: int) -> Iterable[int]:
@@ -112,6 +113,10 @@ class ValueMatcher:
         if not makers:
             return None
         values, shared = self._by_inputs(index, makers)
+        in_time = self._in_time(index, values)
+        if not shared and not in_time:
+            return None  # made of what came later: the same numbers once more, and not where they were computed
+        values = in_time or values
         if not shared and not any(self._in_order(value, tensor) for value in makers):
             return None  # the same numbers in an order that they never had, from something else: only in passing
         wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
@@ -141,6 +146,10 @@ class ValueMatcher:
     def _in_order(self, value: int, tensor: int) -> bool:
         return self._projection.same_order(self._values[value], self._tensors[tensor])
 
+    def _in_time(self, index: int, values: Iterable[int]) -> list[int]:
+        """Keep the values of operations whose work a node could do, with what it reads."""
+        return [value for value in values if self._projection.could_do(index, self._trace.producers[value])]
+
     def _by_inputs(self, index: int, makers: Sequence[int]) -> tuple[list[int], int]:
         """Return the makers that read most of what the node reads, and how much that is."""
         of_value, ops, producers = self._classes.of_value, self._trace.ops, self._trace.producers
@@ -158,7 +167,8 @@ class ValueMatcher:
         node = self._view.nodes[index]
         if idle and (node.is_inserted or (same_kind and node.passes_on is not None)):
             return None  # the run has no operation where the type is right already, and none for what tools insert
-        produced = (v for v in self._classes.members[value_class] if v in self._trace.producers)
+        produced = [v for v in self._classes.members[value_class] if v in self._trace.producers]
+        produced = self._in_time(index, produced)
         values = [v for v in produced if same(self._values[v], prints) and self._copies(v) == idle]
         if idle:
             values = self._by_operands(index, source, values)
@@ -283,7 +293,8 @@ class Filler:
         for index in range(len(self._nodes) - 1, -1, -1):
             node = self._nodes[index]
             if self._projection.matches[index] is None and not node.bodies and node.op not in COPY_OPS:
-                ops = sorted({op for t in self._nodes[index].makes for op in self._made_for_readers(t)})
+                made = {op for t in self._nodes[index].makes for op in self._made_for_readers(t)}
+                ops = sorted(op for op in made if self._projection.could_do(index, op))
                 if ops:
                     self._projection.matches[index] = ValueMatch(tuple(ops), "near", merged=True)
 

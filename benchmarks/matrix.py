@@ -1,16 +1,23 @@
-"""The matrix of carry: `python -m benchmarks matrix` takes the zoo through every tool and writes docs/carry.md."""
+"""The matrix of carry: `python -m benchmarks matrix` takes the zoo through every tool and writes what came out.
+
+docs/carry.md has the sums and what they mean, docs/carry-nodes.md every model and every single node.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from benchmarks.page import ROOT, describe_versions, render_table, today, use_zoo
 
-_REPORT = ROOT / "docs" / "carry.md"
+if TYPE_CHECKING:
+    from support.carry_matrix import Cell, Total
+
+_PAGE, _LISTS = "carry.md", "carry-nodes.md"
 _PACKAGES = ("torch", "onnx", "onnxruntime", "onnxscript", "onnxsim", "onnxslim", "transformers")
 _TEXT = """\
 Every model of the test zoo goes through every tool; the hierarchy is then carried from the file before to the file \
@@ -23,13 +30,29 @@ much (a mask, a shape), is not judged."""
 _LEGEND = """\
 Right: the share of judged outputs. Sibling: outputs in a call that is not above any that made them; none is allowed. \
 Root: the share of nodes of which nothing is known. Origins: how many a node has on average. \
-Failed: models on which the tool itself failed, or made a file that ONNX Runtime refuses; see below."""
+Failed: models on which the tool itself failed, or made a file that ONNX Runtime refuses."""
+_LINKS = """\
+How to carry: [the command](tools.md#carry), [optimize](tools.md#optimize) and [quantize](tools.md#quantize), which \
+carry by themselves; [how it is done](how-it-works.md#carry). \
+[Every model, every output that came out wrong, and what the tools said where they failed](carry-nodes.md)."""
+_NOT_ALL = """\
+The exports on which a tool failed, or of which an output came out wrong; \
+all others came out right, as far as judged."""
+
+
+Cells = Mapping[str, Mapping[str, "Cell"]]
+"""For each column the cell of each model."""
 
 
 @click.command()
 @click.argument("names", metavar="[CASE]...", nargs=-1)
 @click.option("--exports", type=click.Path(path_type=Path), help="A folder with exports as CASE-EXPORTER/model.onnx.")
-def matrix(names: tuple[str, ...], exports: Path | None) -> None:
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="A folder to write carry.md and carry-nodes.md to; docs, where no case is named.",
+)
+def matrix(names: tuple[str, ...], exports: Path | None, into: Path | None) -> None:
     """Carry hierarchies through every tool, for cases of the zoo; without a name for all, and write docs/carry.md."""
     use_zoo()
     import torch
@@ -39,18 +62,21 @@ def matrix(names: tuple[str, ...], exports: Path | None) -> None:
     # What a script calls no hook sees: there is nothing to hold its nodes to.
     seen = [name for name in CASES if not isinstance(CASES[name].build(), torch.jit.ScriptModule)]
     pairs = [(name, exporter) for name in names or seen for exporter in CASES[name].exporters]
-    report = _render(_measure(pairs, exports))
-    click.echo(report, nl=False)
-    if not names:
-        _REPORT.write_text(report, encoding="utf-8")
+    cells = _measure(pairs, exports)
+    pages = {_PAGE: render_page(cells), _LISTS: render_lists(cells)}
+    click.echo("\n".join(pages.values()), nl=False)
+    folder = into or (None if names else ROOT / "docs")
+    if folder is not None:
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
-def _measure(exports: Sequence[tuple[str, str]], folder: Path | None) -> dict[str, dict[str, object]]:
+def _measure(exports: Sequence[tuple[str, str]], folder: Path | None) -> dict[str, dict[str, Cell]]:
     """Return for each column the cell of each model."""
     from support.carry_matrix import make_subject, measure, measure_export, subject
     from support.transformations import COLUMNS
 
-    cells: dict[str, dict[str, object]] = {column: {} for column in ("torch's optimizer", *COLUMNS)}
+    cells: dict[str, dict[str, Cell]] = {column: {} for column in ("torch's optimizer", *COLUMNS)}
     for name, exporter in exports:
         print(f"{name}-{exporter}", file=sys.stderr)
         path = None if folder is None else folder / f"{name}-{exporter}" / "model.onnx"
@@ -67,13 +93,40 @@ def _measure(exports: Sequence[tuple[str, str]], folder: Path | None) -> dict[st
     return cells
 
 
-def _render(cells: Mapping[str, Mapping[str, object]]) -> str:
-    from support.carry_matrix import Cell, add_up
+def render_page(cells: Cells) -> str:
+    """Render the sums over all models, what they mean, and which models have something that is not right."""
+    parts = ["# Carry, measured", _introduce(cells), _TEXT, _render_sums(cells), _LEGEND, _LINKS]
+    rows = list(_list_not_right(cells))
+    table = render_table(("tool", "model", "right", "judged", "wrong"), rows, texts=2)
+    parts += ["## Where not all is right", *([_NOT_ALL, table] if rows else ["Nowhere."])]
+    return "\n\n".join(parts) + "\n"
 
-    totals = {
-        column: add_up((name, cell) for name, cell in found.items() if isinstance(cell, Cell))
-        for column, found in cells.items()
-    }
+
+def render_lists(cells: Cells) -> str:
+    """Render what the page sums up: every output that came out wrong, every failure, every model."""
+    totals = _add_up(cells)
+    wrong = [f"- {column}, {line}" for column, total in totals.items() for line in total.wrong]
+    failures = [f"- {column}, {name}: {text}" for column, t in totals.items() for name, text in t.failures.items()]
+    parts = ["# Carry, by model and by node", _introduce(cells), "What the columns mean: [carry, measured](carry.md)."]
+    parts += ["## What came out wrong", "\n".join(wrong) or "Nothing."]
+    parts += ["## What the tools said where they failed", "\n".join(failures) or "Nothing."]
+    parts += ["## By model", "Share right; in brackets the outputs judged.", _by_model(cells)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _introduce(cells: Cells) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in describe_versions(_PACKAGES).items())
+    models = len(next(iter(cells.values())))
+    return f"Written by `python -m benchmarks matrix` on {today()}: {models} exports, with {versions}."
+
+
+def _add_up(cells: Cells) -> dict[str, Total]:
+    from support.carry_matrix import add_up
+
+    return {column: add_up(found.items()) for column, found in cells.items()}
+
+
+def _render_sums(cells: Cells) -> str:
     header = ("tool", "right", "judged", "wrong", "sibling", "root", "nodes", "origins", "failed")
     rows = [
         (
@@ -87,33 +140,31 @@ def _render(cells: Mapping[str, Mapping[str, object]]) -> str:
             f"{total.origins_per_node:.2f}",
             f"{len(total.failures)}",
         )
-        for column, total in totals.items()
+        for column, total in _add_up(cells).items()
     ]
-    failures = [f"- {column}, {name}: {text}" for column, t in totals.items() for name, text in t.failures.items()]
-    wrong = [f"- {column}, {line}" for column, total in totals.items() for line in total.wrong]
-    parts = ["# Carry, measured", _introduce(cells), _TEXT, render_table(header, rows, texts=1), _LEGEND]
-    parts += ["## What came out wrong", "\n".join(wrong) or "Nothing."]
-    parts += ["## What the tools said where they failed", "\n".join(failures) or "Nothing."]
-    parts += ["## By model", "Share right; in brackets the outputs judged.", _by_model(cells)]
-    return "\n\n".join(parts) + "\n"
+    return render_table(header, rows, texts=1)
 
 
-def _introduce(cells: Mapping[str, Mapping[str, object]]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in describe_versions(_PACKAGES).items())
-    models = len(next(iter(cells.values())))
-    return f"Written by `python -m benchmarks matrix` on {today()}: {models} exports, with {versions}."
+def _list_not_right(cells: Cells) -> Iterator[tuple[str, ...]]:
+    """List the models on which a tool failed, or of which carry got an output wrong."""
+    for column, found in cells.items():
+        for name, cell in found.items():
+            verdicts = cell.verdicts
+            if verdicts is None:
+                yield column, name, "failed", "-", "-"
+            elif verdicts.wrong:
+                judged = verdicts.right + len(verdicts.wrong)
+                yield column, name, f"{verdicts.share:.1%}", f"{judged}", f"{len(verdicts.wrong)}"
 
 
-def _by_model(cells: Mapping[str, Mapping[str, object]]) -> str:
+def _by_model(cells: Cells) -> str:
     names = list(next(iter(cells.values())))
     rows = [(name, *(_cell_text(found[name]) for found in cells.values())) for name in names]
     return render_table(("model", *cells), rows, texts=1)
 
 
-def _cell_text(cell: object) -> str:
-    from support.carry_matrix import Cell
-
-    if not isinstance(cell, Cell) or cell.verdicts is None:
+def _cell_text(cell: Cell) -> str:
+    if cell.verdicts is None:
         return "failed"
     judged = cell.verdicts.right + len(cell.verdicts.wrong)
     return f"{cell.verdicts.share:.1%} ({judged})" if judged else "none"

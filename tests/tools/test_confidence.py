@@ -65,9 +65,18 @@ def test_every_command_counts_alike_and_tells_the_rest_apart(model: Path, tmp_pa
     checked = read("validate", model)
     assert (sum(c["attributed"] for c in checked["categories"]), checked["min_confidence"]) == (high, "high")
     assert [item["check"] for item in checked["findings"] if item["severity"] == "error"] == ["coverage"]
+    assert checked["below"] == total - high
+    short = [item for item in checked["findings"] if item["check"] == "coverage"]
+    assert all("more with less than high confidence" in item["message"] for item in short)
+    assert f"{high} of {total} nodes attributed, with high confidence" in run("validate", model, *option).stdout
     text = run("carry", model, other, "-o", tmp_path / "carried.onnx", *option).stdout
     assert f"with high confidence at least ({total - high} more with less)" in text
     assert hieronnx.load(tmp_path / "carried.onnx").coverage() == 1.0  # what is written does not depend on it
+
+
+def test_validate_says_nothing_of_confidence_where_all_that_is_known_counts(model: Path) -> None:
+    assert hieronnx.validate(model).below == 0
+    assert "confidence" not in run("validate", model).stdout
 
 
 def test_an_unknown_level_is_refused_before_anything_is_done(model: Path, tmp_path: Path) -> None:

@@ -297,6 +297,10 @@ class Hierarchy:
         known = sum(node.is_attributed(self.min_confidence) for node in self.nodes)
         return known / len(self.nodes) if self.nodes else 0.0
 
+    def list_below(self) -> list[Node]:
+        """List the nodes that are attributed, but with less confidence than counts."""
+        return [node for node in self.nodes if node.is_attributed() and not node.is_attributed(self.min_confidence)]
+
     def require_confidence(self, level: str) -> Hierarchy:
         """Return the same hierarchy in which only what is known with this confidence counts as attributed.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from hieronnx.errors import count
-from hieronnx.report.summary import render_categories
+from hieronnx.report.summary import describe_below, render_categories
 from hieronnx.report.text import join_blocks, make_table, to_text
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
                 table.add_row("", check, f"… and {len(items) - _MOST_ALIKE:,} more; --json lists them all")
         parts.append(to_text(table, colour=colour))
     parts.append(render_categories(result.categories, colour=colour))
+    if (below := describe_below(result.min_confidence, result.below)) and result.categories:
+        attributed = sum(share.attributed or 0 for share in result.categories)
+        nodes = sum(share.total for share in result.categories)
+        parts.append(f"{attributed:,} of {count(nodes, 'node')} attributed{below}")
     counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
     verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
     return join_blocks(*parts, verdict)

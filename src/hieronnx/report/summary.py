@@ -79,15 +79,15 @@ def render_coverage(hierarchy: Hierarchy, *, colour: bool = False) -> str:
         if name in entries
     ]
     evidence = _render_evidence(by_evidence, nodes, colour)
-    return join_blocks(total + describe_below(hierarchy), evidence, render_categories(shares, colour=colour))
+    total += describe_below(summary["min_confidence"], summary["below"])
+    return join_blocks(total, evidence, render_categories(shares, colour=colour))
 
 
-def describe_below(hierarchy: Hierarchy) -> str:
+def describe_below(min_confidence: str, below: int) -> str:
     """Say how many nodes are attributed with less confidence than counts; nothing where all that is known does."""
-    if hierarchy.min_confidence == LEVELS[-1]:
+    if min_confidence == LEVELS[-1]:
         return ""
-    below = sum(n.is_attributed() and not n.is_attributed(hierarchy.min_confidence) for n in hierarchy.nodes)
-    return f", with {hierarchy.min_confidence} confidence at least ({below:,} more with less)"
+    return f", with {min_confidence} confidence at least ({below:,} more with less)"
 
 
 def render_categories(shares: Sequence[CategoryShare], *, colour: bool = False) -> str:
@@ -202,7 +202,8 @@ def render_carry(result: CarryResult, *, limit: int = 10, depth: int = 1, colour
     if result.precision is not None:
         precision = render_precision(result.precision, result.hierarchy, depth=depth, limit=limit, colour=colour)
     after = len(result.hierarchy.nodes)
-    covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call{describe_below(result.hierarchy)}"
+    below = describe_below(result.hierarchy.min_confidence, len(result.hierarchy.list_below()))
+    covered = f"{100 * result.hierarchy.coverage():.1f} % of them with a module call{below}"
     parts = f"{result.untouched:,} untouched, {result.rewritten:,} rewritten, {result.inserted:,} without a counterpart"
     return join_blocks(
         "" if result.search is None else render_search(result.search, colour=colour),

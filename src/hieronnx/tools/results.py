@@ -142,7 +142,7 @@ def summary_to_dict(hierarchy: Hierarchy) -> dict[str, Any]:
 
     summary: dict[str, Any] = msgspec.to_builtins(summarize(hierarchy))
     attributed = sum(entry["attributed"] for entry in summary["category_statistics"].values())
-    below = len(hierarchy.nodes) - attributed - summary["by_evidence"]["root"]
+    below = len(hierarchy.list_below())
     summary |= {"attributed": attributed, "min_confidence": hierarchy.min_confidence, "below": below}
     for name, entry in summary["category_statistics"].items():
         category = CATEGORIES[name]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 
 from hieronnx.files.claims import Finding, call_place, node_place
 from hieronnx.files.document import summarize
 from hieronnx.graph.view import View
-from hieronnx.hierarchy.categories import CATEGORIES
+from hieronnx.hierarchy.categories import CATEGORIES, category_of
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 
@@ -53,11 +53,14 @@ def _enclosing_scopes(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | N
 def check_coverage(hierarchy: Hierarchy, limits: Mapping[str, float]) -> Iterator[Finding]:
     """Check that of each category of operators enough nodes are attributed."""
     statistics = summarize(hierarchy).category_statistics
+    below = Counter(category_of(node.op_type, node.domain) for node in hierarchy.list_below())
     for name, counts in statistics.items():
         total, attributed, threshold = counts.total, counts.attributed, limits[name]
         if 100 * attributed < threshold * total:
             share = 100 * attributed / total
             message = f"{attributed:,} of {total:,} nodes attributed ({share:.1f} %), under {threshold:g} %"
+            if below[name]:
+                message += f"; {below[name]:,} more with less than {hierarchy.min_confidence} confidence"
             severity = "error" if CATEGORIES[name].critical else "warning"
             yield Finding("coverage", severity, f"category '{name}'", message, _COVER)
 

@@ -58,6 +58,7 @@ class ValidateResult(Result):
         fixed: what was written to fix the file before it was checked.
         categories: how much of each category of operators is attributed, and whether that is enough.
         min_confidence: the least confidence with which a node counts as attributed.
+        below: how many nodes are attributed with less than that.
     """
 
     _derived: ClassVar[tuple[str, ...]] = ("passed", "counts")
@@ -68,6 +69,7 @@ class ValidateResult(Result):
     fixed: tuple[str, ...] = ()
     categories: tuple[CategoryShare, ...] = ()
     min_confidence: str = "low"
+    below: int = 0
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.findings)
@@ -158,7 +160,8 @@ def validate(
         findings += check_reference(hierarchy, reference, *given)
     order = sorted(set(findings), key=lambda f: (_SEVERITIES.index(f.severity), f.check, f.place, f.message))
     shares = () if hierarchy is None else tuple(_share_categories(hierarchy, limits))
-    return ValidateResult(subject.name, tuple(order), strict, fixed, shares, min_confidence)
+    below = 0 if hierarchy is None else len(hierarchy.list_below())
+    return ValidateResult(subject.name, tuple(order), strict, fixed, shares, min_confidence, below)
 
 
 @dataclass(frozen=True, slots=True)

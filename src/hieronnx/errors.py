@@ -69,19 +69,20 @@ def require(package: str, extra: str) -> None:
         raise MissingExtraError(package, extra)
 
 
-def check_known(kind: str, name: str, known: Iterable[str], where: str = "choose one of") -> None:
-    """Make sure that a name is a known one.
+def check_known(kind: str, name: object, known: Iterable[str], where: str = "choose one of") -> None:
+    """Make sure that a name is a known one; what is no text is none.
 
     Raises:
         InputError: If it is not; the message names the nearest, or all unless these are very many.
     """
     names = list(known)
-    if name in names:
+    if isinstance(name, str) and name in names:
         return
-    near = get_close_matches(name, names, 1)
+    near = get_close_matches(name, names, 1) if isinstance(name, str) else []
     listed = f"{where} {', '.join(names) or 'none'}" if len(names) <= _MOST_LISTED else ""
     hint = f"did you mean '{near[0]}'?" if near else listed
-    raise InputError(f"no {kind} '{name}'; {hint}".rstrip("; "))
+    shown = f"'{name}'" if isinstance(name, str) else repr(name)
+    raise InputError(f"no {kind} {shown}; {hint}".rstrip("; "))
 
 
 def count(number: int, noun: str) -> str:

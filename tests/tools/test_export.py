@@ -287,6 +287,15 @@ def test_modules_have_their_own_arguments_whatever_the_exporter_takes(encoder: n
     assert result.hierarchy.modules[""].forward_defaults == {"scale": None}
 
 
+NOT_TEXTS = [
+    ({"strategy": None}, "no strategy None; choose one of captured"),
+    ({"strategy": ["captured"]}, r"no strategy \['captured'\]; choose one of captured"),
+    ({"exporter": 3}, "no exporter 3; choose one of auto, dynamo, torchscript"),
+    ({"torch_nn": None}, "None is not a class name; use default, all, none, or names"),
+    ({"torch_nn": [nn.Linear]}, "'torch.nn.modules.linear.Linear'> is not a class name; use default"),
+]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -296,6 +305,9 @@ def test_modules_have_their_own_arguments_whatever_the_exporter_takes(encoder: n
         ({"dynamo": True}, "'dynamo' is set by hieronnx itself"),
         ({"torch_nn": "Lineer"}, "no class in torch.nn 'Lineer'; did you mean 'Linear'"),
         ({"opset_versoin": 17}, "no option 'opset_versoin'; did you mean 'opset_version'"),
+        *NOT_TEXTS,
+        ({"opset_version": "18"}, "no opset '18'; onnx has 1 to"),
+        ({"min_confidence": None}, "no level of confidence None; choose one of high, medium, low"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -339,6 +351,8 @@ def test_a_sidecar_of_another_file_is_not_believed(tmp_path: Path) -> None:
         ({"options": {"opset_version": 99}}, "no opset 99"),
         ({"options": {"opset_versoin": 18}}, "did you mean 'opset_version'"),
         ({"options": {"strategy": "guess"}}, "no strategy 'guess'"),
+        *NOT_TEXTS,
+        ({"options": {"opset_version": "18"}}, "no opset '18'; onnx has 1 to"),
     ],
 )
 def test_the_class_refuses_wrong_options_when_it_is_made(options: dict[str, Any], message: str) -> None:

@@ -40,11 +40,14 @@ class TagPolicy:
         special = {"default": _DEFAULT_TORCH_NN, "all": None, "none": frozenset[str]()}
         if isinstance(given, str) and given in special:
             return cls(special[given])
-        names = [name.strip() for name in (given.split(",") if isinstance(given, str) else given)]
-        if bad := [name for name in names if not name.isidentifier()]:
-            raise InputError(
-                f"--torch-nn: {bad[0]!r} is not a class name; use default, all, none, or names such as Linear,Conv2d"
-            )
+        listed: Iterable[object] = given.split(",") if isinstance(given, str) else given
+        names = []
+        for name in listed if isinstance(listed, Iterable) else [listed]:
+            if not isinstance(name, str) or not name.strip().isidentifier():
+                bad = repr(name.strip() if isinstance(name, str) else name)
+                choices = "default, all, none, or names such as Linear,Conv2d"
+                raise InputError(f"--torch-nn: {bad} is not a class name; use {choices}")
+            names.append(name.strip())
         if known is not None:
             classes = list(known)
             for name in names:

@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
@@ -272,8 +273,8 @@ def check_choices(exporter: str, strategy: str, torch_nn: str | Sequence[str], o
     check_known("exporter", exporter, get_args(Exporter))
     check_known("strategy", strategy, get_args(ExportStrategy))
     newest = onnx.defs.onnx_opset_version()
-    if opset is not None and not 1 <= opset <= newest:
-        raise InputError(f"no opset {opset}; onnx has 1 to {newest}")
+    if opset is not None and not (isinstance(opset, Integral) and 1 <= opset <= newest):
+        raise InputError(f"no opset {opset!r}; onnx has 1 to {newest}")
     return TagPolicy.parse(torch_nn, list_torch_nn())
 
 

@@ -503,6 +503,72 @@ def test_a_folder_that_is_not_there_never_asks_the_network() -> None:
     assert (done.returncode, done.stderr.partition(";")[0]) == (2, "error: no folder './bert-tiny'")
 
 
+REFUSE = "import socket\ndef refuse(*args, **options): raise socket.gaierror('blocked')\n"
+BLOCKED = f"{REFUSE}socket.getaddrinfo = refuse"
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let the hub be asked, with an empty cache, which is returned."""
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub-home"))
+    return tmp_path / "hub-home" / "hub"
+
+
+def save_tiny_model(folder: Path) -> None:
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=50, **sizes)).save_pretrained(folder)
+
+
+def save_in_cache(cache: Path, name: str) -> None:
+    """Put a model where huggingface_hub keeps what it has loaded."""
+    of_model, commit = cache / f"models--{name.replace('/', '--')}", "0" * 40
+    save_tiny_model(of_model / "snapshots" / commit)
+    (of_model / "refs").mkdir()
+    (of_model / "refs" / "main").write_text(commit)
+
+
+@pytest.mark.parametrize(("target", "near"), [("mybertt", "./mybert"), ("modles/BERT", "./models/bert")])
+def test_a_mistyped_folder_is_told_before_the_hub_is_asked(online: Path, target: str, near: str) -> None:
+    for folder in ("mybert", "models/bert"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "config.json").write_text("{}")
+    done = run_alone("export", target, "-o", "net.onnx", before=BLOCKED)
+    expected = f"no folder '{target}'; did you mean '{near}'? If the hub is meant, write 'hf://{target}'"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {expected}\n")
+
+
+def test_a_hub_that_cannot_be_reached_is_told_without_pauses_to_ask_again(online: Path) -> None:
+    Path("mybert").mkdir()  # which holds no model, so that nobody can have meant it
+    stop = "import time\ndef stop(seconds): raise SystemExit('it waits to ask again')\ntime.sleep = stop"
+    done = run_alone("export", "mybertt", "-o", "net.onnx", before=f"{BLOCKED}\n{stop}")
+    note, error = done.stderr.splitlines()
+    assert note == "note: asking the Hugging Face hub for 'mybertt': there is no such folder"
+    assert error.startswith("error: no folder and no reachable Hugging Face model 'mybertt'")
+    assert done.returncode == 2
+
+
+def test_what_was_loaded_from_the_hub_before_needs_no_network(online: Path) -> None:
+    save_in_cache(online, "org/tiny")
+    save_tiny_model(Path("orgs/tinyy"))  # a name that is nearly the same changes nothing
+    done = run_alone("export", "org/tiny", "-o", "net.onnx", before=BLOCKED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_of_the_hub_that_transformers_would_take_for_a_folder_is_refused() -> None:
+    Path("mybert").mkdir()
+    result = run("export", "hf://mybert", "-o", "net.onnx")
+    assert (result.exit_code, "would take the folder 'mybert' for 'hf://mybert'" in result.stderr) == (2, True)
+
+
+def test_the_cache_of_a_decoder_can_be_asked_of_a_name_of_the_hub() -> None:
+    result = run("export", "hf://no-one/no-such-model", "-o", "net.onnx", "--with-past")
+    assert "no reachable Hugging Face model 'hf://no-one/no-such-model'" in result.stderr
+
+
 # --- names, inputs and axes ---
 
 MORE_NETS = """

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hieronnx.capture.hub import PREFIX, is_cached, is_reachable, list_folders, list_near_models
 from hieronnx.capture.specs import required, suggest
 from hieronnx.errors import TargetError, describe_error, require
 
@@ -36,8 +37,9 @@ def load_model(
     import late too. Beside a file is looked only while it is imported and the model built, after all else.
 
     Args:
-        target: `demo`, `package.module:object`, `file.py:object`, a Hugging Face folder or a hub id. The
-            object is an nn.Module, an nn.Module class or a function that returns one, called with nothing.
+        target: `demo`, `package.module:object`, `file.py:object`, a Hugging Face folder or a hub id, which may begin
+            with `hf://`. The object is an nn.Module, an nn.Module class or a function that returns one, called with
+            nothing.
         trust_remote_code: allow a Hugging Face model to bring code of its own.
         auto_class: the transformers class to load with, instead of the one its config names.
         use_cache: let a Hugging Face model return its cache of keys and values.
@@ -51,7 +53,7 @@ def load_model(
         from hieronnx.capture.demo import build_demo
 
         return build_demo()
-    if _is_reference(target):
+    if is_reference(target):
         with neighbours(target):  # what builds a model may import late
             return _build(load_reference(target), target)
     return _load_pretrained(target, trust_remote_code, auto_class, use_cache)
@@ -60,7 +62,8 @@ def load_model(
 def check_target(target: str) -> None:
     """Make sure, as far as that can be told without torch and the network, that a target names a model.
 
-    What looks like a path is one: it is never looked for on the Hugging Face hub.
+    What looks like a path is one: it is never looked for on the Hugging Face hub. Nor is what looks like the name of
+    a model in a folder here, unless it was loaded from the hub before.
 
     Raises:
         TargetError: there is no such target.
@@ -70,7 +73,7 @@ def check_target(target: str) -> None:
     path = Path(target)
     if target == "demo":
         return
-    if _is_reference(target):
+    if is_reference(target):
         check_reference(target)
         return
     if path.is_dir():
@@ -80,16 +83,31 @@ def check_target(target: str) -> None:
         raise TargetError(f"'{target}' names a file; name the model in it too: '{target}:object'")
     elif path.exists():
         raise TargetError(f"'{target}' is a file, not a model; {_FORMS}")
-    elif _is_path(target):
-        folders = [entry.name for entry in _list_folders(path.parent)]
+    elif _is_path(target) and not target.startswith(PREFIX):
+        folders = [entry.name for entry in list_folders(path.parent)]
         raise TargetError(f"no folder '{target}'{suggest(path.name, folders) or f'; {_FORMS}'}")
-    elif not _HUB_ID.fullmatch(target):
-        raise TargetError(f"no such target '{target}'; {_FORMS}")
+    else:
+        _check_hub_id(target)
     require("transformers", "hf")
 
 
-def _is_reference(target: str) -> bool:
-    return ":" in target and not Path(target).is_dir()
+def _check_hub_id(target: str) -> None:
+    """Make sure that what is no folder can be a model of the hub, and is not a folder that was mistyped."""
+    name = target.removeprefix(PREFIX)
+    if not _HUB_ID.fullmatch(name):
+        raise TargetError(f"no such target '{target}'; {_FORMS}")
+    if name == target:
+        near = list_near_models(name)
+        if near and not (importlib.util.find_spec("huggingface_hub") and is_cached(name)):
+            meant = f"did you mean {' or '.join(map(repr, near))}?"
+            raise TargetError(f"no folder '{target}'; {meant} If the hub is meant, write '{PREFIX}{target}'")
+    elif Path(name).is_dir():
+        raise TargetError(f"transformers would take the folder '{name}' for '{target}'; run this in another folder")
+
+
+def is_reference(target: str) -> bool:
+    """Say whether a target names a Python object."""
+    return ":" in target and not target.startswith(PREFIX) and not Path(target).is_dir()
 
 
 def _is_path(target: str) -> bool:
@@ -98,10 +116,6 @@ def _is_path(target: str) -> bool:
     beside = Path(target).parent
     in_folder = separators == 1 and beside != Path() and beside.is_dir()
     return separators > 1 or target.startswith((".", "~", "/")) or target.endswith("/") or in_folder
-
-
-def _list_folders(folder: Path) -> list[Path]:
-    return [entry for entry in folder.iterdir() if entry.is_dir()] if folder.is_dir() else []
 
 
 def check_reference(target: str) -> None:
@@ -248,19 +262,23 @@ def list_torch_nn() -> list[str] | None:
 
 def _load_pretrained(target: str, trust_remote_code: bool, auto_class: str | None, use_cache: bool) -> nn.Module:
     """Load a Hugging Face model with the class that its config names."""
+    name = target.removeprefix(PREFIX)
+    options: dict[str, Any] = {}
+    if not Path(name).is_dir() and not is_reachable(name, announced=name != target):
+        options["local_files_only"] = True  # those of the hub's cache
     import transformers
 
-    options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    trust = {"trust_remote_code": trust_remote_code}
     try:
-        config = transformers.AutoConfig.from_pretrained(target, **options)
+        config = transformers.AutoConfig.from_pretrained(name, **options, **trust)
         # Where nobody passes a cache in, torch cannot export one that comes from nowhere.
         for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", ()))):
             if hasattr(part, "use_cache") and (use_cache or part.use_cache):
                 part.use_cache = use_cache
         loader = _choose_class(transformers, config, target, auto_class)
-        if hasattr(loader, "config_class"):  # only the auto classes may fetch code, and only they take the option
-            options = {}
-        model: nn.Module = loader.from_pretrained(target, config=config, **options)
+        if not hasattr(loader, "config_class"):  # only the auto classes may fetch code, and only they take the option
+            options |= trust
+        model: nn.Module = loader.from_pretrained(name, config=config, **options)
     except TargetError:
         raise
     except Exception as error:
@@ -289,5 +307,6 @@ def _describe_pretrained(target: str, error: Exception, trust_remote_code: bool)
         return f"'{target}' brings code of its own; if you trust it, pass --trust-remote-code"
     if not Path(target).is_dir() and isinstance(error, OSError):
         hint = suggest(target, ["demo"]) or f"; {_FORMS}"
-        return f"no folder and no reachable Hugging Face model '{target}' ({describe_error(error)}){hint}"
+        missing = "no" if target.startswith(PREFIX) else "no folder and no"
+        return f"{missing} reachable Hugging Face model '{target}' ({describe_error(error)}){hint}"
     return f"could not load '{target}' with transformers: {describe_error(error)}"

@@ -39,7 +39,7 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
       demo                    the built-in model
       package.module:object   an nn.Module, a class or a function that makes one
       file.py:object          the same, from a file
-      FOLDER or HUB_ID        a Hugging Face model
+      FOLDER or HUB_ID        a Hugging Face model; hf://HUB_ID where a folder has nearly that name
 
     \b
     Examples:

@@ -73,7 +73,7 @@ def export_command(
       demo                    the built-in model
       package.module:object   an nn.Module, a class or a function that makes one
       file.py:object          the same, from a file
-      FOLDER or HUB_ID        a Hugging Face model
+      FOLDER or HUB_ID        a Hugging Face model; hf://HUB_ID where a folder has nearly that name
 
     \b
     Examples:

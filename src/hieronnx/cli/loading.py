@@ -106,7 +106,7 @@ def read_loading(target: str, options: dict[str, Any]) -> Loading:
     Raises:
         HieronnxError: If one of them cannot be read, or names what is not there; nothing slow is imported for that.
     """
-    from hieronnx.capture.load import check_reference, check_target, list_torch_nn
+    from hieronnx.capture.load import check_reference, check_target, is_reference, list_torch_nn
 
     check_target(target)
     from hieronnx.cli.syntax import parse_input, read_input_specs
@@ -122,7 +122,7 @@ def read_loading(target: str, options: dict[str, Any]) -> Loading:
     if specs and (maker is not None or with_past):
         option = "--inputs-from" if maker is not None else "--with-past"
         raise InputError(f"{option} gives all inputs; it does not go with --input and --input-specs")
-    if with_past and (":" in target or target == "demo"):
+    if with_past and (is_reference(target) or target == "demo"):
         raise InputError("--with-past is of Hugging Face models; in Python, export(model, **hieronnx.with_past(model))")
     if maker is not None:
         check_reference(maker)

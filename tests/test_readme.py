@@ -108,6 +108,23 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= LONGEST
 
 
+def test_the_readme_says_what_it_is_then_how_to_begin_then_what_one_may_want_then_the_rest() -> None:
+    outside_blocks = BLOCK.sub("", README)
+    before, *sections = re.split(r"^#+ ", outside_blocks, flags=re.MULTILINE)
+    titles = [section.splitlines()[0] for section in sections]
+    assert before == ""
+    assert titles == [
+        "hieronnx",
+        "Two commands",
+        "You want to …",
+        "Which layer is slow, which is wrong, which must stay in float",
+        "From Python",
+        "Map of the sources",
+        "Links",
+    ]
+    assert len(sections[0].strip().splitlines()) <= 5  # the title, an empty line, and what it is in three lines
+
+
 def test_the_links_lead_somewhere() -> None:
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", page.read_text(encoding="utf-8")):

@@ -125,6 +125,9 @@ def test_every_command_that_reads_says_what_it_reads(plain: Path, tmp_path: Path
         assert result.exit_code == 0, result.output
         assert result.stderr.count(NOTE) == (2 if command[0] == "compare" else 1), command
     assert NOTE in run("analyze", plain).stdout
+    for command in (("analyze", plain, "--quiet"), ("analyze", plain, "--csv"), ("profile", plain, "--csv")):
+        result = run(*command)
+        assert (NOTE in result.stderr, NOTE in result.stdout) == (True, False)
     tree = json.loads(run("tree", plain, "--json").stdout)
     assert tree["strategy"] == "torch_scopes"
     for name in ("carried", "fast", "int8"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hieronnx.cli.console import check_reports, print_json, print_text, use_colour, write_report
+from hieronnx.cli.console import check_reports, print_json, print_notes, print_text, use_colour, write_report
 from hieronnx.cli.options import (
     all_calls_option,
     confidence_option,
@@ -38,7 +38,7 @@ from hieronnx.cli.options import (
 )
 @depth_option("Levels of modules below the root or each match.")
 @top_option("List only N modules and operators: the first by --sort, or by multiply-adds.")
-@quiet_option("Print the totals alone.")
+@quiet_option("Print the totals alone, and notes to stderr.")
 @all_calls_option
 @click.option("--detailed", is_flag=True, help="List the nodes.")
 @click.option("--tensors", is_flag=True, help="List the tensors: the call that makes each, and those that read it.")
@@ -97,6 +97,8 @@ def analyze_command(
         write_report(modules_json, json.dumps(result.make_module_table(), indent=1) + "\n")
     if markdown is not None:
         write_report(markdown, analysis_to_markdown(result, **shown))
+    if not as_json and (as_csv or quiet):  # which have no place for them
+        print_notes(result.notes)
     if as_json:
         print_json(result.to_dict(detailed=detailed))
     elif as_csv:

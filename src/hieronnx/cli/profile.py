@@ -12,6 +12,7 @@ from hieronnx.cli.console import (
     FOUND_SOMETHING,
     check_reports,
     print_json,
+    print_notes,
     print_text,
     use_colour,
     working,
@@ -140,6 +141,7 @@ def profile_command(
     if as_json:
         print_json(result.to_dict())
     elif as_csv:
+        print_notes(result.notes)
         print_text(profile_to_csv(result, by=by))
     else:
         written = "\n".join(f"wrote {path}" for path in (*files, markdown) if path is not None)

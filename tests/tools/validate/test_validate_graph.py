@@ -100,6 +100,35 @@ def test_a_parameter_may_be_read_above_its_module_and_below(tmp_path: Path) -> N
 TAGS = ("/Net", "/Net/Outer", "/Net/Outer/Inner")
 
 
+@pytest.mark.parametrize(
+    ("kind", "held", "checks"),
+    [("Gate", ("a.m",), []), ("Gate", ("a.m", "b.m"), ["parameters"]), ("Other", ("a.m",), ["parameters"])],
+    ids=["merged", "of its own", "of another class"],
+)
+def test_an_equal_buffer_may_be_that_of_another_module_of_the_class(
+    kind: str, held: tuple[str, ...], checks: list[str], tmp_path: Path
+) -> None:
+    modules = {
+        "": Module("", "Net", "nets.Net", (), {}, (), (), 0, ("a", "b"), 0),
+        "a": Module("a", "Gate", "nets.Gate", (), {}, (), (), 0, (), 1),
+        "b": Module("b", kind, f"nets.{kind}", (), {}, (), (), 0, (), 1),
+    }
+    scopes = [CallId("a", 0), CallId("b", 0)]
+    calls = [Call(ROOT, None, "", "/Net", True)]
+    calls += [Call(scope, ROOT, scope.module, f"/Net/Gate.{scope.module}", True) for scope in scopes]
+    graph = onnx.parser.parse_graph(
+        "main (float[1] x) => (float[1] z) <float[1] am = {1.0}, float[1] bm = {2.0}>"
+        "{ w = Add(x, am) y = Add(w, am) z = Mul(y, bm) }"
+    )
+    order = [("w", "Add", scopes[0]), ("y", "Add", scopes[1]), ("z", "Mul", scopes[1])]
+    nodes = [Node("", "", op, "", output, scope, (scope,), "captured") for output, op, scope in order]
+    initializers = [Initializer(path.replace(".", ""), path, ()) for path in held]
+    hierarchy = Hierarchy(modules, tuple(calls), tuple(nodes), tuple(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    findings = hieronnx.validate(write(tmp_path / "model.onnx", model, hierarchy))
+    assert [item.check for item in findings if item.check == "parameters"] == checks
+
+
 def branching(text: str, scopes: dict[tuple[str, str], str]) -> tuple[onnx.ModelProto, Hierarchy]:
     """Return a model with bodies or functions; the nodes named are in the calls `a` and `b`, the others at the root."""
     model = onnx.parser.parse_model(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 
 from hieronnx.files.claims import Finding, call_place, node_place
@@ -77,30 +77,48 @@ def check_parameters(hierarchy: Hierarchy, view: View, nodes: Sequence[Node | No
         if node is None or node.evidence == "root":
             continue
         for parameter in dict.fromkeys(parameters[t] for t in view.nodes[index].inputs if t in parameters):
-            owner = parameter.rpartition(".")[0]
-            if not any(may_use(call, owner) for call in (node.scope, *node.origins)):
+            if not any(may_use(call, parameter) for call in (node.scope, *node.origins)):
                 message = f"it runs in '{node.scope}' and reads parameter '{parameter}', which is another module's"
                 yield Finding("parameters", "warning", node_place(*node.key, node.name), message, _BORROWED)
 
 
 def _make_usage(hierarchy: Hierarchy) -> Callable[[CallId, str], bool]:
-    """Return what says whether a call may read a parameter of a module; it keeps its answers: layers ask again."""
+    """Return what says whether a call may read a parameter or buffer; it keeps its answers: layers ask again."""
     # Modules with a parameter that is not in the file under its own name, and all modules above them: it may be tied to
     # another, or have been merged with an equal one; then they read that other one's.
     present = {item.parameter for item in hierarchy.initializers}
     borrowers: set[str] = set()
     for path, module in hierarchy.modules.items():
-        if any((f"{path}.{name}" if path else name) not in present for name in module.direct_parameters):
+        if any(f"{path}.{name}".lstrip(".") not in present for name in module.direct_parameters):
             borrowers.update(_with_all_above(path))
 
     @cache
-    def may_use(call: CallId, owner: str) -> bool:
-        if call.module in borrowers or call.module in _with_all_above(owner):
+    def may_use(call: CallId, parameter: str) -> bool:
+        owner, _, name = parameter.rpartition(".")
+        if call.module in borrowers or _reads_of(hierarchy, call, owner):
             return True
-        # The modules in whose calls this one runs may pass in what they own.
-        return any(outer.module == owner for outer in hierarchy.tree.ancestors(call))
+        return any(_reads_of(hierarchy, call, path) for path in _find_merged(hierarchy, owner, name, present))
 
     return may_use
+
+
+def _reads_of(hierarchy: Hierarchy, call: CallId, owner: str) -> bool:
+    """Say whether a call may read what a module owns: one below it, or one in whose calls it runs, which passes it."""
+    return call.module in _with_all_above(owner) or any(
+        outer.module == owner for outer in hierarchy.tree.ancestors(call)
+    )
+
+
+def _find_merged(hierarchy: Hierarchy, owner: str, name: str, present: Collection[str | None]) -> Iterator[str]:
+    """Find the modules whose buffer may have been merged with an equal one: it is not in the file under its own name.
+
+    Which buffers a module has is not recorded; but one of the owner's class has those of the owner.
+    """
+    module = hierarchy.modules.get(owner)
+    if module is not None and name not in module.direct_parameters:
+        for path, other in hierarchy.modules.items():
+            if other.qualified_class == module.qualified_class and f"{path}.{name}".lstrip(".") not in present:
+                yield path
 
 
 def _with_all_above(path: str) -> list[str]:

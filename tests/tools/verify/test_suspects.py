@@ -174,6 +174,18 @@ def test_work_that_is_done_once_for_several_is_each_ones(exporter: str, tmp_path
     assert [culprit.module for culprit in found.culprits] == ["layers.1.inner"]
 
 
+@BOTH
+def test_of_those_whose_work_is_done_once_the_first_is_blamed(exporter: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, args = TurnsTwice().eval(), (torch.randn(2, 5, 8), torch.ones(2, 5, dtype=torch.long))
+    altered = onnx.load(write(model, args, tmp_path / "model.onnx", exporter))
+    (node,) = [node for node in altered.graph.node if node.op_type == "Sin"]
+    node.op_type = "Cos"
+    onnx.save(altered, tmp_path / "wrong.onnx")
+    (culprit,) = hieronnx.verify(tmp_path / "wrong.onnx", model, args).culprits
+    assert (culprit.module, [call.module for call in culprit.fused_with]) == ("layers.0", ["layers.1"])
+
+
 # -- sizes ----------------------------------------------------------------------------------------------------------
 
 

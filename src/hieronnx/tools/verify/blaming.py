@@ -17,8 +17,10 @@ def find_culprits(hierarchy: Hierarchy, errors: SampleErrors) -> tuple[Culprit, 
     blamed: dict[CallId, list[SegmentError]] = {}
     explained: set[Node] = set()
     suspects = [(_find_suspect(hierarchy, segment, errors), segment) for segment in errors.segments.values()]
-    # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame.
-    for call, segment in sorted(suspects, key=lambda item: -tree.depth(item[0])):
+    # Where the same nodes lead to several tensors that are wrong, the smallest part that explains them is to blame. Of
+    # work that is done once for several calls, that is the first of them: it is where the nodes are kept.
+    order = {call.id: place for place, call in enumerate(hierarchy.calls)}
+    for call, segment in sorted(suspects, key=lambda item: (-tree.depth(item[0]), order[item[0]])):
         if explained.isdisjoint(segment.working):
             blamed.setdefault(call, []).append(segment)
         explained.update(segment.working)

@@ -15,6 +15,7 @@ from hieronnx.graph.walks import first_name
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
 from hieronnx.runtime.flattening import Flat
+from hieronnx.runtime.orders import find_reversed_axis, has_open_orders, reverse_open_orders
 from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_precise
 from hieronnx.runtime.saturation import clips_products, has_signed_weights, undo_clipping
 from hieronnx.runtime.sessions import Runner
@@ -51,6 +52,7 @@ class Observation:
         self._boundaries, self._values, self._feeds, self._buffer = boundaries, values, feeds, buffer
         self._types: dict[str, np.dtype[Any]] = {name: array.dtype for name, array in feeds.items()}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._open: dict[str, int] = {}
         self.accumulated: dict[str, Deviation] = {}
         self.outputs: dict[str, Array] = {}
 
@@ -72,11 +74,12 @@ class Observation:
             model = self._flat.expose([exposures[name] for name in chunk])
             names = [value.name for value in model.graph.output]
             run = self._runner.run_model(model, self._feeds, names)
+            self._note_open_orders(model, run)
             for name, array in run.items():
                 if name in self._boundaries.known:
                     self._types[name] = array.dtype
                     self._note_shape(name, array)
-                    self.accumulated[name] = measure(name, array, self._expected(name))
+                    self.accumulated[name] = self._measure(name, array)
             self.outputs = {value.name: run[value.name] for value in self._flat.model.graph.output}
         for name, deviation in self.accumulated.items():
             if deviation.mismatch:  # it cannot be given to anyone
@@ -90,6 +93,21 @@ class Observation:
         expected = self._expected(tensor)
         if array.shape != expected.shape and tensor not in self._outputs and has_same_numbers(array, expected):
             self._shapes[tensor] = array.shape
+
+    def _note_open_orders(self, model: onnx.ModelProto, run: Mapping[str, Array]) -> None:
+        """Note the axes of tensors along which the file leaves the order open."""
+        if has_open_orders(model):
+            turned = self._runner.run_model(reverse_open_orders(model), self._feeds, list(run))
+            axes = {name: find_reversed_axis(array, turned[name]) for name, array in run.items()}
+            self._open.update((name, axis) for name, axis in axes.items() if axis is not None)
+
+    def _measure(self, tensor: str, array: Array) -> Deviation:
+        """Measure how far a tensor is from the reference; where its order is open, both are sorted."""
+        return measure(tensor, self._settle(tensor, array), self._settle(tensor, self._expected(tensor)))
+
+    def _settle(self, tensor: str, array: Array) -> Array:
+        axis = self._open.get(tensor)
+        return array if axis is None or axis >= array.ndim else np.sort(array, axis)
 
     @cached_property
     def _outputs(self) -> frozenset[str]:
@@ -168,7 +186,7 @@ class Observation:
             run = self._runner.run_model(joined.model, feeds, joined.names)
             for number, made in zip(chunk, joined.outputs, strict=True):
                 for tensor, name in made.items():
-                    deviations[number].append(measure(tensor, run.pop(name), self._expected(tensor)))
+                    deviations[number].append(self._measure(tensor, run.pop(name)))
         return deviations
 
     def measure_noise(self, slices: Sequence[Slice], *, singles: bool, draws: int = 1) -> list[dict[str, Noise]]:
@@ -196,8 +214,9 @@ class Observation:
                 dithered = list(self._run_dithered(precise, feeds, joined.names, singles=singles, draws=draws))
                 for number, made in zip(chunk, joined.outputs, strict=True):
                     for tensor, name in made.items():
-                        draws_of = [run.pop(name) for run in dithered]
-                        noise[numbers[number]][tensor] = _add_noise(actual[name], exact[name], draws_of)
+                        draws_of = [self._settle(tensor, run.pop(name)) for run in dithered]
+                        before, undone = (self._settle(tensor, run[name]) for run in (actual, exact))
+                        noise[numbers[number]][tensor] = _add_noise(before, undone, draws_of)
         return noise
 
     def _run_dithered(

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _COLUMNS = ("call", "module", "introduced", "accumulated", "noise", "")
 _CULPRIT_COLUMNS = ("culprit", "class", "introduced", "max abs", "SNR", "accumulated", "times the noise")
 _NUMBERS = ("introduced", "accumulated", "noise", "max abs", "SNR", "times the noise")
+_CAUSES = {
+    "saturation": "is lost by sums that ONNX Runtime clips on this processor, not by the file",
+    "range": "is made by numbers outside of the range of a scale: the file was calibrated for others, or it is wrong",
+}
 _MARKS = {"right": ("✓", "green"), "noisy": ("~", "yellow"), "wrong": ("✗", "red")}
 _FEW = 6
 _ABSURD = 1e6
@@ -134,7 +138,7 @@ def _describe_culprit(culprit: Culprit) -> Iterator[str]:
     if error.where:
         yield f"it differs most at [{error.where}]"
     if culprit.cause:
-        yield "most of the introduced error is lost by sums that ONNX Runtime clips on this processor, not by the file"
+        yield f"most of the introduced error {_CAUSES[culprit.cause]}"
     operators = [f"{name} × {number}" if number > 1 else name for name, number in culprit.operators.items()]
     yield f"{count(len(culprit.nodes), 'node')}: {list_some(operators, _FEW)}"
     names = [f"'{clean_line(node.name or node.output)}'" for node in culprit.nodes if node.op_type != "Constant"]

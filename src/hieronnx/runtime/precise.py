@@ -11,7 +11,7 @@ moves them show what it does::
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from string import ascii_lowercase
 from typing import Any
@@ -39,9 +39,15 @@ _UNDONE = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", _FEW_BITS})
 """They stay where rounding is undone: they make floats of weights, and the steps that activations had."""
 
 
-def make_precise(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that computes in single precision what a coarse one stands for; outputs keep their names."""
-    made = undo_rounding(_widen(model) if _has_half(model) else model)
+def make_precise(
+    model: onnx.ModelProto, *, is_lifted: Callable[[str], bool] = lambda _: False, keeps_ranges: bool = False
+) -> onnx.ModelProto:
+    """Return a model that computes in single precision what a coarse one stands for; outputs keep their names.
+
+    Options are those of `undo_rounding`.
+    """
+    wide = _widen(model) if _has_half(model) else model
+    made = undo_rounding(wide, is_lifted=is_lifted, keeps_ranges=keeps_ranges)
     for node in made.graph.node:
         if node.op_type == _FEW_BITS:  # it may round what it multiplies its weights with
             kept = [attribute for attribute in node.attribute if attribute.name != "accuracy_level"]

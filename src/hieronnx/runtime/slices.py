@@ -8,7 +8,7 @@ those of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -125,6 +125,11 @@ class SliceGraph:
         sparse = self._sparse_initializers
         graph.sparse_initializer.extend(sparse[name] for name in held if name in sparse)
         return JoinedSlices(joined, feeds, outputs)
+
+
+def is_copy_of(tensors: Container[str], name: str) -> bool:
+    """Say whether a tensor of joined slices is a copy of one of these tensors of the file."""
+    return name.partition("/")[2] in tensors
 
 
 def _list_reads(node: onnx.NodeProto) -> Iterator[str]:

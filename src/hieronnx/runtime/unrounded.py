@@ -14,7 +14,7 @@ before it and what it gives made floats behind it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,7 @@ from hieronnx.graph.operators import LOOKUP_OPS
 
 _LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, TensorProto.INT16: -32768}
 """The types in few bits, and the lowest number of each."""
+_HIGHEST = {TensorProto.UINT8: 255, TensorProto.INT8: 127, TensorProto.UINT16: 65535, TensorProto.INT16: 32767}
 _FEW = frozenset({*_LOWEST, TensorProto.INT32})
 _PREFIXES = ("QLinear", "Q")
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -38,21 +39,46 @@ _UNUSED = frozenset({"opset"})
 
 def has_rounding(model: onnx.ModelProto) -> bool:
     """Say whether a model has tensors in few bits that are not its weights alone."""
-    return any(node.op_type == _QUANTIZE or _name_plain(node) for node in model.graph.node)
+    return any(has_range(node) for node in model.graph.node)
 
 
-def undo_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model that computes with floats what a quantized one stands for; nodes in bodies stay as they are."""
+def has_range(node: onnx.NodeProto) -> bool:
+    """Say whether a node gives numbers in few bits, in a range that is fixed."""
+    return node.op_type == _QUANTIZE or bool(_name_plain(node))
+
+
+def undo_rounding(
+    model: onnx.ModelProto, *, is_lifted: Callable[[str], bool] = lambda _: False, keeps_ranges: bool = False
+) -> onnx.ModelProto:
+    """Return a model that computes with floats what a quantized one stands for; nodes in bodies stay as they are.
+
+    Args:
+        model: The quantized model.
+        is_lifted: Says of the tensors of `list_limited` which may hold numbers below zero after all.
+        keeps_ranges: Whether all tensors stay within the numbers that they can stand for, and only steps go.
+    """
     made = onnx.ModelProto()
     made.CopyFrom(model)
     del made.graph.node[:], made.graph.value_info[:]
-    rewriting = _Rewriting(model)
+    rewriting = _Rewriting(model, is_lifted, keeps_ranges)
     made.graph.node.extend(step for node in model.graph.node for step in rewriting.rewrite(node))
     made.graph.initializer.extend(rewriting.held.values())
     for value in made.graph.output:
         if value.name in rewriting.floats and value.type.tensor_type.elem_type in _FEW:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
     return made
+
+
+def list_limited(model: onnx.ModelProto) -> frozenset[str]:
+    """List the tensors in few bits that cannot stand for numbers below zero.
+
+    A Relu was merged into them, or they had none when the file was calibrated: the file does not tell.
+    """
+    rewriting = _Rewriting(model)
+    for node in model.graph.node:
+        for _ in rewriting.rewrite(node):
+            pass
+    return frozenset(rewriting.limited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +105,19 @@ class _Rewriting:
     Attributes:
         floats: The tensors in few bits that hold floats now.
         held: The constants that are needed, by type and number.
+        limited: Those of the tensors that cannot stand for numbers below zero.
     """
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, is_lifted: Callable[[str], bool] = lambda _: False, keeps_ranges: bool = False
+    ) -> None:
+        self._is_lifted, self._keeps_ranges = is_lifted, keeps_ranges
         self._version = next(opset.version for opset in model.opset_import if opset.domain in ("", "ai.onnx"))
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self._count = 0
         self.floats: set[str] = set()
+        self.limited: set[str] = set()
+        self._kinds: dict[str, _Operand] = {}
         self.held: dict[tuple[int, float], TensorProto] = {}
 
     def rewrite(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
@@ -98,12 +130,15 @@ class _Rewriting:
         elif node.op_type in _INTEGER:
             yield from self._compute_integers(node)
         elif node.op_type == _DEQUANTIZE and node.input[0] in self.floats:
-            yield helper.make_node("Identity", [node.input[0]], list(node.output))
+            steps, made = self._restate(node.input[0], signature.operands[0])
+            yield from (*steps, helper.make_node("Identity", [made], list(node.output)))
         elif plain and (attributes := self._keep_attributes(node, plain)) is not None:
             yield from self._compute(node, plain, attributes, signature)
         elif self.floats.isdisjoint(node.input) or not any(operand.zero for operand in signature.operands):
             if self._moves_floats(node):
                 self.floats.update(node.output)
+                kind = next((self._kinds[name] for name in node.input if name in self._kinds), None)
+                self._kinds.update((name, kind) for name in node.output if kind is not None)
             yield node
         else:
             yield from self._surround(node, signature)
@@ -171,11 +206,40 @@ class _Rewriting:
             for other in others[:2]:
                 steps.append(helper.make_node("Mul", [steps[-1].output[0], other.scale], [self._name()]))
             return steps, steps[-1].output[0]
-        return [], operand.name
+        return self._restate(operand.name, operand) if operand.zero else ([], operand.name)
+
+    def _restate(self, name: str, operand: _Operand) -> tuple[list[onnx.NodeProto], str]:
+        """Return what makes the numbers that a reader takes a tensor for: it may have another scale than its maker."""
+        kind = self._kinds.get(name)
+        if kind is None or not (self._differ(kind.scale, operand.scale) or self._differ(kind.zero, operand.zero)):
+            return [], name
+        zeros = [helper.make_node("Cast", [z], [self._name()], to=TensorProto.FLOAT) for z in (kind.zero, operand.zero)]
+        steps = [helper.make_node("Div", [name, kind.scale], [self._name()])]
+        others = (zeros[0].output[0], zeros[1].output[0], operand.scale)
+        for operator, other in zip(("Add", "Sub", "Mul"), others, strict=True):
+            steps.append(helper.make_node(operator, [steps[-1].output[0], other], [self._name()]))
+        return [*zeros, *steps], steps[-1].output[0]
+
+    def _differ(self, name: str, other: str) -> bool:
+        """Say whether two scales or zero points of a whole tensor have other numbers; not where these are elsewhere."""
+        tensors = [self._constants.get(tensor) for tensor in (name, other)]
+        if name == other or any(t is None or t.data_location == TensorProto.EXTERNAL for t in tensors):
+            return False
+        a, b = (numpy_helper.to_array(tensor) for tensor in tensors if tensor is not None)
+        return bool(a.size == b.size == 1 and a.item() != b.item())
 
     def _bound(self, tensor: str, kind: _Operand, output: str) -> Iterator[onnx.NodeProto]:
         """Yield what bounds a tensor that holds nothing below zero, in few bits, to what would be rounded to that."""
         self.floats.add(output)
+        self._kinds[output] = kind
+        if _is_lowest(self._constants[kind.zero]):
+            self.limited.add(output)
+        if self._keeps_ranges:
+            yield from self._clip(tensor, kind, output)
+            return
+        if self._is_lifted(output):
+            yield helper.make_node("Identity", [tensor], [output])
+            return
         data_type = self._constants[kind.zero].data_type
         lowest, half, is_zero, limit = (self._name() for _ in range(4))
         zero, infinite = self._hold(0.0, TensorProto.FLOAT), self._hold(-np.inf, TensorProto.FLOAT)
@@ -185,6 +249,16 @@ class _Rewriting:
         yield helper.make_node("Equal", [lowest, zero], [is_zero])
         yield helper.make_node("Where", [is_zero, half, infinite], [limit])
         yield helper.make_node("Max", [tensor, limit], [output])
+
+    def _clip(self, tensor: str, kind: _Operand, output: str) -> Iterator[onnx.NodeProto]:
+        """Yield what bounds a tensor to the numbers that it can stand for."""
+        data_type = self._constants[kind.zero].data_type
+        lowest, highest, above = (self._name() for _ in range(3))
+        for limits, made in ((_LOWEST, lowest), (_HIGHEST, highest)):
+            reads = [self._hold(limits[data_type], data_type), kind.scale, kind.zero]
+            yield helper.make_node(_DEQUANTIZE, reads, [made])
+        yield helper.make_node("Max", [tensor, lowest], [above])
+        yield helper.make_node("Min", [above, highest], [output])
 
     def _hold(self, number: float, data_type: int) -> str:
         """Return the name of a constant."""
@@ -270,6 +344,13 @@ def _name_plain(node: onnx.NodeProto) -> str:
         return ""
     plain = next((node.op_type[len(p) :] for p in _PREFIXES if node.op_type.startswith(p)), "")
     return plain if plain and onnx.defs.has(plain) else ""
+
+
+def _is_lowest(zero: TensorProto) -> bool:
+    """Say whether a zero point is the lowest number of its type; of one in a file of its own that is not known."""
+    if zero.data_location == TensorProto.EXTERNAL:
+        return False
+    return bool((numpy_helper.to_array(zero) == _LOWEST[zero.data_type]).all())
 
 
 def _find_axis(node: onnx.NodeProto) -> int:

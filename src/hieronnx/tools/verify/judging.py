@@ -35,17 +35,21 @@ class Measured:
         unit: Half a unit in the last place of the tensor's type, as a part of its size.
         noise: The root of the mean square of the noise and the most of it, where it was measured.
         clipped: The root of the mean square of what is lost by sums that the runtime clips.
+        beyond: The same of what is lost by numbers outside of the ranges that the file can hold.
     """
 
     deviation: Deviation
     unit: float
     noise: Noise | None = None
     clipped: float = 0.0
+    beyond: float = 0.0
 
     @property
     def cause(self) -> Cause:
         """What makes most of the error, where that is known."""
-        return "saturation" if 2 * self.clipped**2 > self.deviation.rms**2 else ""
+        if 2 * self.clipped**2 > self.deviation.rms**2:
+            return "saturation"
+        return "range" if 2 * self.beyond**2 > self.deviation.rms**2 else ""
 
     @property
     def is_suspicious(self) -> bool:

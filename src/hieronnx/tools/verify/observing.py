@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,7 +19,8 @@ from hieronnx.runtime.orders import find_reversed_axis, has_open_orders, reverse
 from hieronnx.runtime.precise import dither, find_quantized, find_unknown, make_precise
 from hieronnx.runtime.saturation import clips_products, has_signed_weights, undo_clipping
 from hieronnx.runtime.sessions import Runner
-from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph
+from hieronnx.runtime.slices import JoinedSlices, Slice, SliceGraph, is_copy_of
+from hieronnx.runtime.unrounded import has_range
 from hieronnx.tools.verify.boundaries import Boundaries
 from hieronnx.tools.verify.deviation import Deviation, fit, has_same_numbers, measure
 from hieronnx.tools.verify.judging import UNKNOWN, Noise
@@ -34,6 +35,7 @@ class Observation:
 
     Attributes:
         accumulated: How far each known tensor is from the reference, as the file runs.
+        lifted: The tensors in few bits that should hold numbers below zero, but cannot.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Observation:
         self._open: dict[str, int] = {}
         self.accumulated: dict[str, Deviation] = {}
         self.outputs: dict[str, Array] = {}
+        self.lifted: frozenset[str] = frozenset()
 
     @cached_property
     def nodes(self) -> list[Node | None]:
@@ -179,23 +182,28 @@ class Observation:
             run = self._runner.run_model(joined.model, feeds, joined.names)
             yield from ((tensor, run.pop(name)) for made in joined.outputs for tensor, name in made.items())
 
-    def run_slices(self, slices: Sequence[Slice]) -> list[list[Deviation]]:
-        """Run slices on the reference's values; return how far their targets are from the reference."""
+    def run_slices(
+        self, slices: Sequence[Slice], make: Callable[[onnx.ModelProto], onnx.ModelProto] = lambda model: model
+    ) -> list[list[Deviation]]:
+        """Run slices, or what is made of them, on the reference's values; return how far their targets are from it."""
         deviations: list[list[Deviation]] = [[] for _ in slices]
         for chunk, joined, feeds in self._join_slices(slices):
-            run = self._runner.run_model(joined.model, feeds, joined.names)
+            run = self._runner.run_model(make(joined.model), feeds, joined.names)
             for number, made in zip(chunk, joined.outputs, strict=True):
                 for tensor, name in made.items():
                     deviations[number].append(self._measure(tensor, run.pop(name)))
         return deviations
 
-    def measure_noise(self, slices: Sequence[Slice], *, singles: bool, draws: int = 1) -> list[dict[str, Noise]]:
+    def measure_noise(
+        self, slices: Sequence[Slice], *, singles: bool, draws: int = 1, keeps_ranges: bool = False
+    ) -> list[dict[str, Noise]]:
         """Measure what the format's own rounding does to the targets of slices, as far as that can be known.
 
         Args:
             slices: The slices.
             singles: Whether the rounding of weights in single precision counts.
             draws: How often weights are moved at random; of few numbers, one draw may tell little.
+            keeps_ranges: Whether numbers that a quantizer clips are no noise.
         """
         noise: list[dict[str, Noise]] = [{} for _ in slices]
         coarse, plain = [], []
@@ -206,9 +214,12 @@ class Observation:
                 coarse.append(number)
             elif singles:
                 plain.append(number)
-        for numbers, make in ((coarse, make_precise), (plain, lambda model: model)):
+        lifted = partial(is_copy_of, self.lifted)
+        for numbers, is_coarse in ((coarse, True), (plain, False)):
             for chunk, joined, feeds in self._join_slices([slices[number] for number in numbers]):
-                precise = make(joined.model)
+                precise = joined.model
+                if is_coarse:
+                    precise = make_precise(joined.model, is_lifted=lifted, keeps_ranges=keeps_ranges)
                 actual = self._runner.run_model(joined.model, feeds, joined.names)
                 exact = actual if precise is joined.model else self._runner.run_model(precise, feeds, joined.names)
                 dithered = list(self._run_dithered(precise, feeds, joined.names, singles=singles, draws=draws))
@@ -245,6 +256,10 @@ class Observation:
                 for tensor, name in made.items():
                     lost[number][tensor] = measure(tensor, clipped.pop(name), exact.pop(name)).rms
         return lost
+
+    def has_ranges(self, piece: Slice) -> bool:
+        """Say whether a slice makes numbers in few bits, in a range that was chosen when the file was made."""
+        return any(has_range(self.graph.nodes[index]) for index in piece.nodes) and not self._has_unknown(piece)
 
     def _has_unknown(self, piece: Slice) -> bool:
         """Say whether a slice rounds in a way that cannot be undone."""

@@ -22,6 +22,7 @@ from hieronnx.tools.verify.judging import UNKNOWN, Measured, Noise
 from hieronnx.tools.verify.layouts import bind_lost, find_lost
 from hieronnx.tools.verify.observing import Observation
 from hieronnx.tools.verify.pairing import pair_calls
+from hieronnx.tools.verify.ranges import LARGE, find_lifted, measure_ranges
 from hieronnx.tools.verify.references import FileReference, Reference, Sample
 from hieronnx.tools.verify.sampling import CallErrors, SampleErrors, SegmentError
 
@@ -43,6 +44,8 @@ class _Probe:
         own_noise: For each target what the reference's own rounding does to it.
         format_noise: What the rounding of the file's format does.
         clipped: What is lost by sums that the runtime clips, the root of the mean square.
+        beyond: What is lost by numbers outside of the ranges of the file, the same.
+        keeps_ranges: Whether that is no noise.
         errors: The errors, held to the noise.
     """
 
@@ -51,6 +54,8 @@ class _Probe:
     own_noise: Mapping[str, Noise | None] = field(default_factory=dict)
     format_noise: dict[str, Noise] = field(default_factory=dict)
     clipped: Mapping[str, float] = field(default_factory=dict)
+    beyond: Mapping[str, float] = field(default_factory=dict)
+    keeps_ranges: bool = False
     errors: list[Measured] = field(default_factory=list)
 
     @property
@@ -60,6 +65,11 @@ class _Probe:
     @property
     def is_wrong(self) -> bool:
         return self.worst.excess > 1
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the error is more than a format makes of itself, as much as is known of that."""
+        return self.is_wrong or any(LARGE < error.deviation.severity < math.inf for error in self.errors)
 
 
 class SampleRun:
@@ -236,10 +246,29 @@ class SampleRun:
         clipping = self._seen.measure_clipping([probe.piece for probe in suspicious])
         for probe, lost in zip(suspicious, clipping, strict=True):
             probe.clipped = lost
-        self._hold(suspicious, singles=isinstance(self._reference, FileReference))
+        singles = isinstance(self._reference, FileReference)
+        self._hold(suspicious, singles=singles)
+        self._explain_large([probe for probe in suspicious if probe.is_large], segments.values(), singles=singles)
         steps = {probe.piece for probe in segments.values()}
         chance = [probe for probe in suspicious if self._may_be_chance(probe, single=probe.piece in steps)]
         self._hold(chance, singles=True, draws=_DRAWS)
+
+    def _explain_large(self, probes: Sequence[_Probe], steps: Collection[_Probe], *, singles: bool) -> None:
+        """Measure what of large errors is made by numbers outside of the ranges that the file was calibrated for.
+
+        On inputs that were made up, nobody is to blame for what these explain: it is noise. On those that were given,
+        it is not: the file was calibrated for others, or a scale is wrong.
+        """
+        probes = [probe for probe in probes if self._seen.has_ranges(probe.piece)]
+        if not probes:
+            return
+        self._seen.lifted = find_lifted(self._seen, [p.piece for p in steps if p in probes])
+        for probe, lost in zip(probes, measure_ranges(self._seen, [p.piece for p in probes]), strict=True):
+            probe.beyond = lost
+        self._hold(probes, singles=singles)
+        for probe in probes:
+            probe.keeps_ranges = self._sample.is_given or probe.worst.cause != "range"
+        self._hold([probe for probe in probes if probe.keeps_ranges], singles=singles)
 
     def _may_be_chance(self, probe: _Probe, *, single: bool) -> bool:
         """Say whether what seems to be wrong may be a noise that was small by chance.
@@ -251,8 +280,13 @@ class SampleRun:
 
     def _hold(self, probes: Sequence[_Probe], *, singles: bool, draws: int = 1) -> None:
         """Hold the errors of probes to the noise of the reference and of the file's own format together."""
-        found = self._seen.measure_noise([probe.piece for probe in probes], singles=singles, draws=draws)
-        for probe, formats in zip(probes, found, strict=True):
+        found: list[tuple[_Probe, dict[str, Noise]]] = []
+        for keeps in (False, True):
+            chosen = [probe for probe in probes if probe.keeps_ranges == keeps]
+            pieces = [probe.piece for probe in chosen]
+            noise = self._seen.measure_noise(pieces, singles=singles, draws=draws, keeps_ranges=keeps)
+            found += zip(chosen, noise, strict=True)
+        for probe, formats in found:
             # Weights that are moved again may leave nothing that is finite.
             probe.format_noise |= {t: noise for t, noise in formats.items() if draws == 1 or noise != UNKNOWN}
             probe.errors = [
@@ -261,6 +295,7 @@ class SampleRun:
                     self._seen.unit(d.tensor),
                     _combine(probe.own_noise.get(d.tensor), probe.format_noise.get(d.tensor)),
                     probe.clipped.get(d.tensor, 0.0),
+                    probe.beyond.get(d.tensor, 0.0),
                 )
                 for d in probe.deviations
             ]

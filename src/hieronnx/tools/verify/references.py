@@ -32,6 +32,8 @@ class Sample:
     feeds: Mapping[str, Array]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] | None = None
+    is_given: bool = True
+    """Whether somebody gave them, and they were not drawn at random."""
 
 
 class Reference(Protocol):

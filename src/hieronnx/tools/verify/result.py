@@ -12,7 +12,7 @@ from hieronnx.tools.results import Result
 from hieronnx.tools.verify.deviation import Deviation
 
 Verdict: TypeAlias = Literal["right", "noisy", "wrong"]
-Cause: TypeAlias = Literal["", "saturation"]
+Cause: TypeAlias = Literal["", "saturation", "range"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,9 @@ class VerifiedCall(_ComparedCall):
     Attributes:
         verdict: `right`, where nothing but rounding is seen; `noisy`, where the format makes it so; `wrong`.
         cause: `saturation`, where most of the introduced error is lost by sums that ONNX Runtime's kernels clip on this
-            processor: the file is not to blame. Empty where that is not so, or not known.
+            processor: the file is not to blame. `range`, where most of it is made by numbers outside of the range of a
+            scale and zero point: the file was calibrated for others, or these are wrong. Empty where neither is so, or
+            nothing is known.
     """
 
     verdict: Verdict

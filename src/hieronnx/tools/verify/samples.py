@@ -44,16 +44,17 @@ def make_torch_samples(
         feeds, example = split_inputs(runner.inputs, inputs, samples), (args, kwargs or {})
         places: dict[str, Any] = {"name": name, "recorded": recorded}
         return [Sample(one, *arrange_arrays(one, runner.inputs, model, example, **places)) for one in feeds]
-    if not args and not kwargs:
+    is_given = bool(args or kwargs)
+    if not is_given:
         kwargs = make_file_inputs(runner.inputs, model, name=name, recorded=recorded)
     given = [(args, dict(kwargs or {}))]
     given += [vary((args, dict(kwargs or {})), seed) for seed in range(1, samples)]
     if all(item.name in recorded for item in runner.inputs):
         feeds = [_feed_recorded(runner.inputs, recorded, model, *one) for one in given]
         if all(len(feed) == len(runner.inputs) for feed in feeds):
-            return [Sample(feed, *one) for feed, one in zip(feeds, given, strict=True)]
+            return [Sample(feed, *one, is_given) for feed, one in zip(feeds, given, strict=True)]
     choice = choose_feed(runner, model, *given[0], name)
-    return [Sample(choice(name_arguments(model, *one)), *one) for one in given]
+    return [Sample(choice(name_arguments(model, *one)), *one, is_given) for one in given]
 
 
 def _feed_recorded(
@@ -85,4 +86,4 @@ def make_file_samples(runner: Runner, inputs: Inputs | None, samples: int) -> li
     """
     if inputs is not None:
         return [Sample(feeds) for feeds in split_inputs(runner.inputs, inputs, samples)]
-    return [Sample(feeds) for feeds in draw_fitting(runner.inputs, runner.run, samples)]
+    return [Sample(feeds, is_given=False) for feeds in draw_fitting(runner.inputs, runner.run, samples)]

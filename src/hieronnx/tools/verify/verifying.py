@@ -30,7 +30,7 @@ from hieronnx.tools.verify.dumping import dump_culprit
 from hieronnx.tools.verify.opening import HeldTo, check_same_weights, give_hierarchy, open_reference
 from hieronnx.tools.verify.probing import SampleRun
 from hieronnx.tools.verify.references import Reference, Sample
-from hieronnx.tools.verify.result import Culprit, SkippedCall, VerifiedCall, VerifyResult
+from hieronnx.tools.verify.result import Cause, Culprit, SkippedCall, VerifiedCall, VerifyResult
 from hieronnx.tools.verify.samples import make_file_samples, make_torch_samples
 from hieronnx.tools.verify.sampling import SampleErrors
 
@@ -49,6 +49,13 @@ _SATURATED = (
     "on this processor ONNX Runtime clips sums of products with int8 weights, and that counts as noise of the format; "
     "with weights in uint8, or on a processor with VNNI, the errors may be much smaller"
 )
+
+_BEYOND = (
+    "is made by numbers outside of the ranges that the file has, for it was calibrated for others, or a scale is "
+    "wrong; {advice}"
+)
+_MADE_UP = "these inputs were made up: give samples of what it is used on (--inputs)"
+_GIVEN = "calibrate it on samples like these"
 
 
 @reads_files
@@ -130,7 +137,7 @@ def verify(
                 above = hierarchy.tree.ancestors(culprit.id)
                 part_of = next((call for call in above if call in errors.calls), culprit.id)
                 dump_culprit(opened, again, culprit, part_of, Path(dump or ""))
-        return _make_result(opened, hierarchy, held_to, errors, chosen, culprits, len(drawn))
+        return _make_result(opened, hierarchy, held_to, errors, chosen, culprits, drawn)
 
 
 def measure_calls(model: ModelLike, reference: ModelLike, inputs: Inputs) -> VerifyResult:
@@ -151,7 +158,7 @@ def measure_calls(model: ModelLike, reference: ModelLike, inputs: Inputs) -> Ver
                 runner, hierarchy, held_to.reference, drawn, chosen, _BUFFER, lambda _stage: None, judged=False
             )
             _check_compared(opened, held_to, errors)
-        return _make_result(opened, hierarchy, held_to, errors, chosen, (), len(drawn))
+        return _make_result(opened, hierarchy, held_to, errors, chosen, (), drawn)
 
 
 def _check_compared(opened: OpenedModel, held_to: HeldTo, errors: SampleErrors) -> None:
@@ -169,7 +176,7 @@ def _make_result(
     errors: SampleErrors,
     chosen: Collection[CallId],
     culprits: tuple[Culprit, ...],
-    samples: int,
+    samples: Sequence[Sample],
 ) -> VerifyResult:
     return VerifyResult(
         file=opened.name,
@@ -178,14 +185,14 @@ def _make_result(
         culprits=culprits,
         skipped=tuple(_describe_skipped(hierarchy, errors, chosen)),
         outputs=tuple(errors.outputs.values()),
-        samples=samples,
+        samples=len(samples),
         undisturbed=errors.undisturbed,
         hierarchy=hierarchy,
-        notes=tuple(_make_notes(opened.model, errors)),
+        notes=tuple(_make_notes(opened.model, errors, is_given=all(sample.is_given for sample in samples))),
     )
 
 
-def _make_notes(model: ir.Model, errors: SampleErrors) -> Iterator[str]:
+def _make_notes(model: ir.Model, errors: SampleErrors, *, is_given: bool) -> Iterator[str]:
     if not errors.undisturbed:
         yield _DISTURBED
     products = (
@@ -194,8 +201,15 @@ def _make_notes(model: ir.Model, errors: SampleErrors) -> Iterator[str]:
     weights = (node.inputs[1] for node in products)
     if any(weight is not None and weight.dtype == ir.DataType.INT8 for weight in weights) and clips_products():
         yield _SATURATED
-        if lost := [str(call) or "the root" for call, found in errors.calls.items() if found.introduced.cause]:
+        if lost := _list_with(errors, "saturation"):
             yield f"most of the error of {count(len(lost), 'call')} is lost by that clipping: {list_some(lost, _NAMED)}"
+    if beyond := _list_with(errors, "range"):
+        cause = _BEYOND.format(advice=_GIVEN if is_given else _MADE_UP)
+        yield f"most of the error of {count(len(beyond), 'call')} ({list_some(beyond, _NAMED)}) {cause}"
+
+
+def _list_with(errors: SampleErrors, cause: Cause) -> list[str]:
+    return [str(call) or "the root" for call, found in errors.calls.items() if found.introduced.cause == cause]
 
 
 def _refuse_random(hierarchy: Hierarchy, name: str) -> None:

@@ -265,3 +265,24 @@ def test_operators_of_the_same_kind_are_found_by_what_they_read() -> None:
     assert found["a1"][0] == {"first", "act"}
     assert found["b1"][0] == {"second"}
     assert found["y1"][0] == found["y"][0] == {"gate"}
+
+
+def test_of_two_reshapes_of_one_form_the_one_that_is_left_does_the_work_of_both() -> None:
+    before = """
+        main (float[2, 3, 4] x) => (float[6, 4] y) <int64[2] s, float[6, 4] p, float[6, 4] q> {
+            t = Tanh (x)
+            p = Reshape (t, s)
+            q = Reshape (p, s)
+            y = Relu (q)
+        }
+    """
+    after = """
+        main (float[2, 3, 4] x) => (float[6, 4] y) <int64[2] s, float[6, 4] q> {
+            t = Tanh (x)
+            q = Reshape (t, s)
+            y = Relu (q)
+        }
+    """
+    found = carry(before, after, {"t": "", "p": "", "q": "gate", "y": "gate"})
+    assert found["q"] == ({"", "gate"}, "carried")
+    assert found["t"] == ({""}, "captured")

@@ -129,20 +129,25 @@ class _Attributor:
         return attributions
 
     def finish(self, attributions: list[Attribution | None], tensors: Sequence[int | None]) -> None:
-        """Let a node of a group that gives a tensor its form again do that tensor's work as well as its own.
+        """Let a node that makes a tensor of A in the form of a later one do the work of both.
 
         A: x ─ MatMul ─ m [linear] ─ Reshape ─ y, of the same sizes       B: x ─ Reshape ─ Gemm ─ g ─ Reshape ─ y
 
         B has no other tensor that `linear` may have returned than y.
         """
+        a, matcher, number = self._a, self._matcher, self._matcher.values.number
+        done = {n for nodes in self.work.values() for n in nodes}
         for of_a, of_b in enumerate(tensors):
-            maker_a, maker_b = self._a.producers[of_a], None if of_b is None else self._b.producers[of_b]
-            match = None if maker_b is None else self._matcher.matches.get(maker_b)
-            if maker_a is None or maker_b is None or match is None or not match.group or maker_a not in match.region:
+            maker, index = a.producers[of_a], None if of_b is None else self._b.producers[of_b]
+            same = None if of_b is None else matcher.tensor_in_a[of_b]
+            later = None if same is None or number[same] == number[of_a] else a.producers[same]
+            if maker is None or index is None or later is None or maker > later or a.flow.constant[of_a]:
                 continue
-            own, more = attributions[maker_b], self._scopes[maker_a]
-            if own is not None and more is not None and not set(more.origins) <= set(own.origins):
-                attributions[maker_b] = self._tree.join((own, more), "carried")
+            match = matcher.matches.get(index)
+            own, more = attributions[index], self._scopes[maker]
+            is_open = maker not in done or (match is not None and bool(match.group) and maker in match.region)
+            if is_open and own is not None and more is not None and not set(more.origins) <= set(own.origins):
+                attributions[index] = self._tree.join((own, more), "carried")
 
     def _join_shares(self, index: int) -> Attribution | None:
         """Join the work that a node does for several others."""

@@ -19,7 +19,7 @@ from hieronnx.hierarchy.records import CallId
 from support.baseline import assert_same_as_baseline
 from support.boundaries import check_boundaries
 from support.exports import exported, names_in, quiet
-from support.passing import MODELS, X
+from support.passing import MODELS, Affine, X
 from support.zoo import CASES
 
 BOTH = ("dynamo", "torchscript")
@@ -69,6 +69,35 @@ def test_recorded_tensors_are_what_the_calls_received_and_returned(name: str, ex
     assert not found.missing
     assert set(found.absent) == pinned(ABSENT, name, exporter, set())
     assert set(found.unrecorded) == pinned(UNRECORDED, name, exporter, set())
+
+
+class EqualWeights(nn.Module):
+    """Has two modules with the same weights, which are called on the same tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Affine(), Affine()
+        self.second.load_state_dict(self.first.state_dict())
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.second(x) + self.first(x.abs()), self.first(x)
+
+
+def test_calls_of_modules_with_equal_weights_have_each_their_own_tensors(tmp_path: Path) -> None:
+    """torch writes equal weights once; then both modules do the same, and only torch's own numbers tell them apart."""
+    model = EqualWeights().eval()
+    result = hieronnx.export(model, (X,), tmp_path / "model.onnx", exporter="torchscript")
+    found = check_boundaries(result.path, model, (X,), {})
+    assert not found.wrong
+    assert not found.absent
+    makers = {node.output: node for node in result.hierarchy.nodes}
+    linears = [call for call in result.hierarchy.calls if call.id.module.endswith("linear")]
+    assert len(linears) == 3
+    for call in linears:
+        assert [makers[str(item.tensor)].origins for item in call.returned or ()] == [(call.id,)]
+    copies = {node.output: node.scope for node in result.hierarchy.nodes if node.op_type == "Identity"}
+    assert {str(scope) for scope in copies.values()} == {"second.linear"}
+    assert result.findings == ()
 
 
 @every_model

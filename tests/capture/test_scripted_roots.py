@@ -190,6 +190,27 @@ class ByPosition(nn.Module):
         return self.model(**dict(zip(self.names, args, strict=True)))[0]
 
 
+class InATuple(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.norm = Block(), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor]:
+        return (self.norm(self.block(x)),)
+
+
+@pytest.mark.parametrize("made", MAKERS)
+def test_what_is_returned_in_a_tuple_is_of_the_module_that_made_it(made: str, tmp_path: Path) -> None:
+    eager, x = randomise(InATuple()).eval(), torch.randn(2, WIDTH)
+    result = export(MAKERS[made](eager, x), (x,), tmp_path / "m.onnx")
+    last = result.hierarchy.nodes[-1]
+    assert (last.op_type, str(last.scope), [str(origin) for origin in last.origins]) == (
+        "LayerNormalization",
+        "norm",
+        ["norm"],
+    )
+
+
 def test_inputs_by_keyword_take_their_places(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def forward(self, x: Tensor, scale: float = 2.0, y: Tensor | None = None) -> Tensor:

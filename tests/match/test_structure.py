@@ -102,6 +102,23 @@ def test_fixed_points_that_are_given_count_before_names() -> None:
     assert regions(match(before, after, {"b": "a", "t": "b"})) == {"b": {"a"}, "t": {"b"}, "y": {"y"}}
 
 
+def test_a_fixed_point_was_not_given_to_another_node_that_reads_the_same() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] p, float[2, 4] q) <float[4, 4] v, float[4, 4] w> {
+            p = MatMul (x, v)
+            q = MatMul (x, w)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] p, float[2, 4] q) <float[4, 4] w> {
+            copy = Identity (w)
+            p = MatMul (x, copy)
+            q = MatMul (x, w)
+        }
+    """
+    assert regions(match(before, after, {"p": "p", "q": "q"})) == {"p": {"p"}, "q": {"q"}}
+
+
 def test_inputs_without_a_common_name_are_paired_by_position() -> None:
     before = "main (float[2] x, float[2] z) => (float[2] y) { y = Sub (x, z) }"
     after = "main (float[2] p, float[2] q) => (float[2] r) { r = Sub (p, q) }"

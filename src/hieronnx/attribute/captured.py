@@ -59,10 +59,12 @@ def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stag
     if after.translated:
         _give_to_readers(after, scopes, recorded)
         return Carried(recorded, {}, [None] * len(before.view.names))
-    carried = carry_scopes(before.view, scopes, after.view, tree)
+    # Of several that torch says are one, the others changed nothing of the first.
+    same = {new: old for old, new in sorted(after.tensors.items(), reverse=True)}
+    carried = carry_scopes(before.view, scopes, after.view, tree, same)
     nodes = [
-        own if own is not None and _is_better(own, scope, is_source=source is not None) else scope
-        for scope, own, source in zip(carried.nodes, recorded, after.sources, strict=True)
+        own if own is not None and _is_better(own, scope) else scope
+        for scope, own in zip(carried.nodes, recorded, strict=True)
     ]
     names = before.parameters
     initializers = {
@@ -72,16 +74,10 @@ def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stag
     return Carried(nodes, initializers, carried.tensors)
 
 
-def _is_better(own: Attribution, carried: Attribution | None, *, is_source: bool) -> bool:
-    """Say whether torch's word on a node counts more than what carry found: unless that is certain, or has it too.
-
-    A node that torch itself followed from the graph before is that one, and not another that carry cannot tell from it
-    since torch made one initializer of their equal weights.
-    """
+def _is_better(own: Attribution, carried: Attribution | None) -> bool:
+    """Say whether torch's word on a node counts more than what carry found: unless that is certain, or has it too."""
     if carried is None or set(own.origins) <= set(carried.origins):
         return carried is None
-    if is_source and own.evidence == carried.evidence == "captured":
-        return True
     return carried.evidence not in ("captured", "carried")
 
 

@@ -47,7 +47,7 @@ class Stage:
         view: the graph.
         scopes: for each node the call that torch recorded for it; None where it recorded none.
         sources: for each node the one of the stage before that torch says it comes from; None where it says nothing.
-        tensors: for tensors of the stage before those of this one that torch says took their place.
+        tensors: for tensors of the stage before those of this one that torch says they are, or that took their place.
         translated: whether torch translated the stage before node by node.
         parameters: the names of parameters, by those that they have in the view, where the two differ.
     """

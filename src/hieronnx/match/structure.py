@@ -219,7 +219,7 @@ class Matcher:
         if region is None:
             return Match((producer,), False) if self.a.nodes[producer].op == node.op else None
         altered = not self._same_form(node, self.a.nodes[producer])
-        if altered:
+        if altered and self._fixed.keys().isdisjoint(outputs):
             other = self._match_by_structure(index)
             if other is not None and other.region[0] not in region:
                 return None  # it is exactly another node of A: the name was given to something else

@@ -155,10 +155,10 @@ class TracedValues:
         }
 
     def simplified(self, graph: torch.Graph, seen: TorchView) -> dict[int, int]:
-        """Return what torch put in the place of tensors of the inlined graph while it simplified that."""
+        """Return what tensors of the inlined graph are once torch simplified that."""
         self._lowering = {}
         replaced = self._find_read(graph) | self._take_names(seen.values)
-        return self._move_to(seen, {self._uniques[number]: unique for number, unique in replaced.items()})
+        return self._follow(seen, {self._uniques[number]: unique for number, unique in replaced.items()})
 
     def lowered(self, node: torch.Node, result: Any) -> None:
         """Note the ONNX values that stand for a node's outputs."""
@@ -188,8 +188,13 @@ class TracedValues:
         self._replaced = self._take_names(all_values(graph)) if self._names else {}
 
     def finished(self, seen: TorchView) -> dict[int, int]:
-        """Return what torch put in the place of tensors of the exported graph while it folded and fused."""
-        return self._move_to(seen, self._replaced)
+        """Return what tensors of the exported graph are once torch folded and fused."""
+        return self._follow(seen, self._replaced)
+
+    def _follow(self, seen: TorchView, replaced: Mapping[int, int]) -> dict[int, int]:
+        """Begin the next stage of one graph, in which a value keeps its number unless torch replaced it."""
+        kept = self._tensors.keys() & seen.tensors.keys()
+        return self._move_to(seen, {**replaced, **{number: number for number in kept}})
 
     def _move_to(self, seen: TorchView, numbers: Mapping[int, int]) -> dict[int, int]:
         """Begin the next stage; turn torch's numbers into tensors of the stage before and of this one."""

@@ -211,6 +211,13 @@ def test_what_is_returned_in_a_tuple_is_of_the_module_that_made_it(made: str, tm
     )
 
 
+def test_of_a_model_that_torch_cannot_export_the_error_is_what_torch_says(tmp_path: Path) -> None:
+    eager, x = build("convolutions")
+    optimized = torch.jit.optimize_for_inference(torch.jit.trace(eager, x))
+    with quiet(), pytest.raises(hieronnx.HieronnxError, match="no ONNX for the operator aten::to_mkldnn"):
+        hieronnx.export(optimized, (x,), tmp_path / "m.onnx", exporter="torchscript")
+
+
 def test_inputs_by_keyword_take_their_places(tmp_path: Path) -> None:
     class Scaled(nn.Module):
         def forward(self, x: Tensor, scale: float = 2.0, y: Tensor | None = None) -> Tensor:

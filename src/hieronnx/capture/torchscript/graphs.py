@@ -158,6 +158,9 @@ def _attribute_value(node: torch.Node, name: str) -> Hashable:
     kind = node.kindOf(name)
     if kind == "t":
         tensor = node.t(name)
+        # Elements that are not there to be read: it equals none but itself.
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
+            return "opaque", first_number(node), name
         if tensor.nbytes > SMALL_TENSOR_BYTES:
             return "object", tensor.data_ptr(), tuple(tensor.shape)
         return str(tensor.dtype), tuple(tensor.shape), tensor.contiguous().view(-1).tolist().__repr__()

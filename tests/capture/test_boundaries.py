@@ -100,6 +100,30 @@ def test_calls_of_modules_with_equal_weights_have_each_their_own_tensors(tmp_pat
     assert result.findings == ()
 
 
+class Recurrent(nn.Module):
+    """Does not read the last state, which the recurrence stacks from the one layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence = nn.RNN(4, 4, nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.recurrence(x)[0]
+        return y.tanh()
+
+
+def test_a_copy_that_nobody_reads_is_what_it_was_copied_from(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model, x = Recurrent().eval(), X.reshape(3, 1, 4)
+    with quiet():
+        result = hieronnx.export(model, (x,), tmp_path / "model.onnx", exporter="dynamo")
+    returned = result.hierarchy.call_by_id[CallId("recurrence", 0)].returned
+    assert [item.tensor is not None for item in returned or ()] == [True, True]
+    found = check_boundaries(result.path, model, (x,), {})
+    assert not found.wrong
+    assert not found.absent
+
+
 @every_model
 def test_nothing_is_left_in_the_graph(name: str, exporter: str, tmp_path: Path) -> None:
     ours = export_model(name, exporter, tmp_path)

@@ -22,6 +22,7 @@ from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.dynamo_names import DynamoNames
+from hieronnx.capture.fx_copies import find_original
 from hieronnx.capture.guard import Guard
 from hieronnx.capture.torchscript.scripted import refine_by_parameters
 from hieronnx.errors import writing
@@ -268,6 +269,8 @@ class _FxValues:
         """The nodes by their numbers."""
         self._retraced: dict[int, int] = {}
         """For each number the one of the node that stands for its tensor since torch traced it again."""
+        self._originals: dict[int, int] = {}
+        """For the number of a node since then that of an earlier one with the same values."""
         self._line: torch.fx.Node | None = None
         """The node whose line of generated code made the latest node."""
         self._values: dict[int, Any] = {}
@@ -280,6 +283,7 @@ class _FxValues:
         self._tracer = tracer
         self.recorder.calls.clear()
         self._retraced.clear()
+        self._originals.clear()
 
     def note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         if not tensor.is_inference():
@@ -303,6 +307,8 @@ class _FxValues:
         number = old.meta.get(_NUMBER_KEY)
         if number is not None and old is not new:
             self._retraced[number] = self._number_of(new)
+            if (original := find_original(new)) is not None:
+                self._originals[self._number_of(new)] = self._number_of(original)
 
     def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
@@ -332,9 +338,12 @@ class _FxValues:
         self._values.clear()
 
     def find_tensor(self, number: int) -> int | None:
-        """Return the tensor of the raw graph for a number: of the latest node that stands for it and is there."""
+        """Return the tensor of the raw graph for a number: of the latest node that stands for it and is there.
+
+        Where none is, torch left it out, but may have kept what it was made from.
+        """
         tensor = self._tensors.get(number)
         while number in self._retraced:
             number = self._retraced[number]
             tensor = self._tensors.get(number, tensor)
-        return tensor
+        return self.find_tensor(self._originals[number]) if tensor is None and number in self._originals else tensor

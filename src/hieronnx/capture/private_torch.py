@@ -124,6 +124,12 @@ def traced_node(tensor: torch.Tensor, tracer: Any) -> torch.fx.Node | None:
     return None if slot is None else slot.proxy.node
 
 
+def works_in_place(node: torch.fx.Node) -> bool:
+    """Say whether an FX node writes to the memory of what it reads."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
 def observe_translated_graphs(guard: Guard, observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> _Context:
     """Call the observer with each FX graph that was translated to ONNX, and what each node's name became."""
 

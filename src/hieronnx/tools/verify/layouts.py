@@ -5,6 +5,8 @@ another::
 
     model   relu ─→ transpose ─→ [ transpose ─→ GRU ]        the call receives what the first transpose gives
     file    Relu ─→ Transpose ─→ GRU                         that has the same numbers as what Relu gives
+
+Or they compute with matrices where the model has more axes.
 """
 
 from __future__ import annotations
@@ -112,18 +114,20 @@ def bind_lost(tensor: str, array: Array, lost: Iterable[Lost], found: Boundaries
 
 
 def _find_layout(actual: Array, expected: Array) -> Layout | None:
-    """Return the order of axes in which a value has the numbers of a tensor; None where there is none.
+    """Return the order of axes in which a value has the numbers of a tensor, perhaps of other sizes; None without one.
 
     Both may be apart by less than what anybody is blamed for: a tensor that only looks like it would be blamed.
     """
-    if actual.dtype != expected.dtype or sorted(actual.shape) != sorted(expected.shape):
+    if actual.dtype != expected.dtype or actual.size != expected.size:
         return None
     same = SUSPICIOUS / 2 * min(float(np.finfo(actual.dtype).eps), float(np.finfo(np.float32).eps))
     sizes = [float(np.linalg.norm(array.astype(np.float64))) for array in (actual, expected)]
     if not abs(sizes[0] - sizes[1]) <= same * sizes[1]:  # in no order are they the same numbers
         return None
-    for axes in permutations(range(expected.ndim)):
+    as_it_is = tuple(range(expected.ndim))
+    for axes in permutations(as_it_is):
         turned = expected.transpose(axes)
-        if turned.shape == actual.shape and measure("", actual, turned).severity <= same:
+        fits = turned.shape == actual.shape or axes == as_it_is
+        if fits and measure("", actual, turned.reshape(actual.shape)).severity <= same:
             return axes
     return None

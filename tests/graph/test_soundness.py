@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper, parser
 
-from hieronnx.graph.soundness import find_faults
+from hieronnx.graph.soundness import find_faults, find_unmade
 from support.onnxdata import BODIES, SHIPPED
 
 
@@ -40,4 +40,27 @@ def test_what_an_operator_cannot_do_with_is_told(make: object, said: str) -> Non
 
 def test_what_is_sound_has_no_faults() -> None:
     models = [parser.parse_model(BODIES), *(onnx.load(path) for path in SHIPPED[::7])]
-    assert not [fault for model in models for fault in find_faults(model)]
+    assert not [fault for model in models for fault in (*find_faults(model), *find_unmade(model))]
+
+
+READS_NOTHING = """
+<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
+net (float[2] x, bool c) => (float[2] y, float[2] gone) {
+  y = If (c) <
+    then_branch = t () => (float[2] s) { s = Add(x, later) },
+    else_branch = e () => (float[2] d) { d = Add(missing, later) }
+  >
+  later = own.F(x)
+}
+<domain: "own", opset_import: ["" : 17]> F (a) => (b) { b = Add(a, x) }
+"""
+
+
+def test_what_nothing_makes_is_told_with_who_reads_it() -> None:
+    model = parser.parse_model(READS_NOTHING)
+    assert not list(find_faults(model))  # it can be read
+    assert [f"{fault.place}: {fault.message}" for fault in find_unmade(model)] == [
+        "node 'd': it reads 'missing', which nothing makes",
+        "output 'gone': nothing makes it",
+        "node 'b': it reads 'x', which nothing makes",
+    ]

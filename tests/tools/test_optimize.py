@@ -141,6 +141,32 @@ def test_a_tool_that_fails_is_told_in_one_line(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
 
 
+def write_without_first_node(source: Path, target: Path) -> None:
+    model = onnx.load(source)
+    del model.graph.node[0]
+    onnx.save(model, target)
+
+
+def test_a_broken_graph_that_a_tool_made_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "onnxscript", write_without_first_node)
+    model = annotated("net (float[2] x) => (float[2] y) { a = Abs(x)  y = Relu(a) }", ["a", "b"])
+    onnx.save(model, tmp_path / "in.onnx")
+    result = run("optimize", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "--with", "onnxscript")
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "error: onnxscript made a broken graph of the model: node 'y': it reads 'a', which nothing makes; "
+        "nothing is written; use another tool, or another version of this one\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["in.onnx"]
+
+
+def test_a_tool_is_not_blamed_for_a_graph_that_was_broken_before(tmp_path: Path) -> None:
+    model = annotated("net (float[2] x) => (float[2] y) { a = Abs(x)  y = Relu(a) }", ["a", "b"])
+    model.graph.node[0].input[0] = "gone"
+    with pytest.raises(HieronnxError, match="the model is broken: node 'a': it reads 'gone', which nothing makes; fix"):
+        hieronnx.optimize(model, output=tmp_path / "out.onnx", tool="onnxscript")
+
+
 def test_a_model_without_a_hierarchy_is_refused_before_the_tool_runs(tmp_path: Path) -> None:
     model = onnx.load(export_ours("gpt2", "torchscript"))
     del model.metadata_props[:]

@@ -61,6 +61,41 @@ def find_faults(model: onnx.ModelProto) -> Iterator[Fault]:
     yield from _check_expansion(model)
 
 
+def find_unmade(model: onnx.ModelProto) -> Iterator[Fault]:
+    """Yield the nodes that read what nothing makes, and the outputs that nothing makes; in what order is no matter.
+
+    Such a graph can be read, and so told of, but not run.
+    """
+    yield from _find_unmade_in(model.graph, frozenset())
+    for function in model.functions:
+        yield from _check_reads(function, frozenset((*function.input, *_list_made(function.node))), function.output)
+
+
+def _find_unmade_in(graph: onnx.GraphProto, outside: frozenset[str]) -> Iterator[Fault]:
+    sparse = (tensor.values.name for tensor in graph.sparse_initializer)
+    given = (item.name for item in (*graph.input, *graph.initializer))
+    known = outside.union(given, sparse, _list_made(graph.node))
+    yield from _check_reads(graph, known, [value.name for value in graph.output])
+
+
+def _check_reads(
+    graph: onnx.GraphProto | onnx.FunctionProto, known: frozenset[str], outputs: Iterable[str]
+) -> Iterator[Fault]:
+    for node in graph.node:
+        for name in node.input:
+            if name and name not in known:
+                yield Fault(_name_place(node), f"it reads '{name}', which nothing makes")
+        for _, body in proto_bodies(node):
+            yield from _find_unmade_in(body, known)
+    for name in outputs:
+        if name and name not in known:
+            yield Fault(f"output '{name}'", "nothing makes it")
+
+
+def _list_made(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    return (name for node in nodes for name in node.output)
+
+
 class _Context(NamedTuple):
     """What decides how a node is to be read: the standard opset, and the operators that the model defines itself."""
 
@@ -95,7 +130,7 @@ def _check_graph(graph: onnx.GraphProto, context: _Context) -> Iterator[Fault]:
 def _check_nodes(nodes: Iterable[onnx.NodeProto], context: _Context) -> Iterator[Fault]:
     made: set[str] = set()
     for node in nodes:
-        place = f"node '{node.name or first_name(node.output) or node.op_type}'"
+        place = _name_place(node)
         if not node.op_type:
             yield Fault(place, "it has no operator")
         elif reason := _explain_use(node, context):
@@ -112,6 +147,10 @@ def _check_nodes(nodes: Iterable[onnx.NodeProto], context: _Context) -> Iterator
     for node in nodes:
         for _, body in proto_bodies(node):
             yield from _check_graph(body, context)
+
+
+def _name_place(node: onnx.NodeProto) -> str:
+    return f"node '{node.name or first_name(node.output) or node.op_type}'"
 
 
 class _Signature(NamedTuple):

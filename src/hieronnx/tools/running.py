@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -18,9 +19,10 @@ from hieronnx.errors import ExportError, describe_error, writing
 from hieronnx.files.external import check_data, copy_data
 from hieronnx.files.opening import open_model, read_structure, require_hierarchy
 from hieronnx.files.staging import data_name, staging
-from hieronnx.files.wire import read_locations
+from hieronnx.files.wire import read_locations, read_skeleton
 from hieronnx.files.writing import check_output, list_own_files, serialize
 from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.soundness import Fault, find_faults, find_unmade
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike
 from hieronnx.graph.walks import first_name, walk_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -61,6 +63,7 @@ def run_tool(
         source = unfold_file(given, made.with_name("flat.onnx"))
         report(f"running {tool}")
         notes = tuple(run(source, made, hierarchy))
+        _check_made(made, source, tool)
         report("carrying the hierarchy")
         result = carry_temporary(opened, made, destination, embed=embed, sidecar=sidecar, examine=examine)
     return replace(result, notes=(*result.notes, *notes))
@@ -78,6 +81,28 @@ def calling(tool: str) -> Iterator[None]:
             f"{tool} could not transform the model ({describe_error(error)}); "
             "--debug shows all that it said; another tool or another opset may work"
         ) from error
+
+
+def _check_made(made: Path, source: Path, tool: str) -> None:
+    """See that what a tool made can be a model: no runtime would load it otherwise.
+
+    Raises:
+        ExportError: If it cannot, though what the tool was given can.
+    """
+    fault = _find_fault(made)
+    if fault is None:
+        return
+    if before := next(find_unmade(read_skeleton(source)), None):
+        raise ExportError(f"the model is broken: {before.place}: {before.message}; fix it with what made it")
+    raise ExportError(
+        f"{tool} made a broken graph of the model: {fault.place}: {fault.message}; nothing is written; "
+        "use another tool, or another version of this one"
+    )
+
+
+def _find_fault(path: Path) -> Fault | None:
+    skeleton = read_skeleton(path)
+    return next(chain(find_faults(skeleton), find_unmade(skeleton)), None)
 
 
 @contextmanager

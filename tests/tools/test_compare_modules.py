@@ -331,3 +331,19 @@ def test_whether_two_files_are_the_same_does_not_depend_on_their_hierarchies() -
     text = "net (float[2] x) => (float[2] y, float[2] z) { y = Relu(x)  z = Relu(x) }"
     same = compare(annotated(text, ["a", "b"]), annotated(text, ["b", "a"]))
     assert same.same
+
+
+# -- inserted nodes ---------------------------------------------------------------------------------------
+
+RESIDUAL = "net (float[2] x) => (float[2] y) { a = Exp(x)  b = Add(x, a)  y = Tanh(b) }"
+
+
+@pytest.mark.parametrize("inserted", ["a = Relu(new)", "t = Relu(new)  a = Abs(t)"], ids=["one", "two"])
+def test_what_took_a_tensors_name_is_told_in_the_module_that_carry_gives_it(inserted: str) -> None:
+    before = annotated(RESIDUAL, ["mlp.up", "mlp", "head"])
+    text = RESIDUAL.replace("a = Exp(x)", f"new = Exp(x)  {inserted}")
+    after = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    added = {change.node.output: change.scope for change in compare(before, after).nodes}
+    carried = {node.output: node.scope for node in hieronnx.carry(before, after).hierarchy.nodes}
+    assert added == {output: carried[output] for output in added}
+    assert {str(scope) for scope in added.values()} == {"mlp.up"}

@@ -63,6 +63,7 @@ class Matcher:
         self._fixed = fixed or {}
         """Tensors of B that are known to be tensors of A, whatever their names."""
         self._fixed_in_a = set(self._fixed.values())
+        self._renamed = {a.names[t]: t for of_b, t in self._fixed.items() if a.names[t] != b.names[of_b]}
         self._names_in_b = {name for tensor, name in enumerate(b.names) if tensor not in self._fixed}
         named = (t for t, name in enumerate(a.names) if name and t not in self._fixed_in_a)
         self._by_name = group(named, a.names.__getitem__)
@@ -328,7 +329,12 @@ class Matcher:
         """
         b, number = self.b, self.values.number
         is_open = len(b.nodes[index].makes) == 1 and index not in self.matches and index not in self.passed_on
-        same = self._find_by_name(b.nodes[index].makes[0]) if is_open else None
+        if not is_open:
+            return None
+        made = b.nodes[index].makes[0]
+        same = self._find_by_name(made)
+        if same is None:  # its name may be that of a fixed point which has another in B
+            same = self._renamed.get(b.names[made])
         if same is None:
             return None
         nodes, _ = self._gather_group(index)
@@ -336,8 +342,8 @@ class Matcher:
         found = [t for t, of_a in read.items() if of_a is not None and number[of_a] == number[same]]
         if len(found) != 1 or found[0] in b.graphs[b.tensor_graphs[found[0]]].outputs:
             return None
-        made = (found[0], *(t for n in nodes if n != index for t in b.nodes[n].makes))
-        readers = {r for t in made for r in b.consumers[t] if not all(b.flow.constant[o] for o in b.nodes[r].makes)}
+        between = (found[0], *(t for n in nodes if n != index for t in b.nodes[n].makes))
+        readers = {r for t in between for r in b.consumers[t] if not all(b.flow.constant[o] for o in b.nodes[r].makes)}
         return (found[0], nodes) if readers.issubset(nodes) else None
 
     # Where the names are new -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import onnx.inliner
@@ -15,6 +16,8 @@ from transformers import BertConfig, BertModel
 
 import hieronnx
 from hieronnx import CallId, HieronnxError
+from hieronnx.files.metadata import embed_in_nodes
+from hieronnx.tools.fold.record import RECORD_KEY, decode_record, encode_record
 from support.annotated import annotated
 from support.cli import run
 from support.computed import number_nodes
@@ -29,7 +32,7 @@ BETWEEN = "net (float[2] x) => (float[2] y) { h = Neg(x)  m = Abs(h)  y = Add(h,
 
 
 def is_exact(folded: Path, flat: Path, original: Path) -> None:
-    """Make sure that a folded file is unfolded to what it was made of, but for what others wrote on nodes."""
+    """Make sure that a folded file is unfolded to what it was made of, with what others wrote on nodes."""
     result = hieronnx.unfold(folded, output=flat)
     assert result.exact
     assert not result.notes
@@ -49,6 +52,7 @@ def list_nodes(graph: onnx.GraphProto) -> list[tuple[object, ...]]:
     for node in graph.node:
         plain = sorted(a.SerializeToString() for a in node.attribute if not a.HasField("g"))
         rows.append((node.name, node.domain, node.op_type, tuple(node.input), tuple(node.output), tuple(plain)))
+        rows.append(tuple(sorted((entry.key, entry.value) for entry in node.metadata_props)))
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 rows += list_nodes(attribute.g)
@@ -94,6 +98,27 @@ def test_so_it_is_for_the_whole_zoo_and_nearly_all_calls_are_lifted(exporter: st
             assert all(item.reason for item in result.inline)
             lifted, inline = lifted + result.calls, inline + len(result.inline)
     assert lifted / (lifted + inline) >= 0.95
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_a_node_without_a_record_of_metadata_has_the_namespace_of_its_call(exporter: str, tmp_path: Path) -> None:
+    original, folded, flat = exported("bert", exporter).result.path, tmp_path / "folded.onnx", tmp_path / "flat.onnx"
+    hieronnx.fold(original, output=folded)
+    model = onnx.load(folded)
+    entry = next(entry for entry in model.metadata_props if entry.key == RECORD_KEY)
+    record = decode_record(entry.value)
+    calls = {name: msgspec.structs.replace(call, metadata={}) for name, call in record.calls.items()}
+    entry.value = encode_record(msgspec.structs.replace(record, calls=calls))  # as it was before it had that
+    onnx.save(model, folded)
+    hieronnx.unfold(folded, output=flat)
+    torchs, found = (read_namespaces(onnx.load(path).graph) for path in (original, flat))
+    ours = {key: entries["namespace"] for key, entries in embed_in_nodes(hieronnx.load(original)).items()}
+    assert len(found) == len(torchs) > 50
+    assert all(space in (torchs[output], ours["", output]) for output, space in found.items())
+
+
+def read_namespaces(graph: onnx.GraphProto) -> dict[str, str]:
+    return {n.output[0]: e.value for n in graph.node for e in n.metadata_props if e.key == "namespace"}
 
 
 # -- what is shared -----------------------------------------------------------------------------------------

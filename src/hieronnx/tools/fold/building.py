@@ -9,7 +9,6 @@ from functools import cached_property
 import onnx
 import onnx_ir as ir
 
-from hieronnx.files.metadata import PREFIX
 from hieronnx.graph.operators import name_domain
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import proto_bodies
@@ -219,16 +218,10 @@ class _Builder:
 
     def _keep_common(self, proto: onnx.NodeProto, equals: Equals, place: int) -> None:
         """Leave on a node of a function what others wrote on the nodes of all calls alike."""
-        nodes = [self._source.nodes[item.nodes[place]] for item in equals.instances]
-        shared = [
-            (key, value)
-            for key, value in nodes[0].metadata_props.items()
-            if not key.startswith(PREFIX) and all(node.metadata_props.get(key) == value for node in nodes)
-        ]
         del proto.metadata_props[:]
-        for key, value in shared:
+        for key, value in equals.shared_metadata[place].items():
             proto.metadata_props.add(key=key, value=value)
-        if len({node.doc_string for node in nodes}) > 1:
+        if len({self._source.nodes[item.nodes[place]].doc_string for item in equals.instances}) > 1:
             proto.ClearField("doc_string")
 
     def _tell_scope(self, proto: onnx.NodeProto, base: CallId, scope: CallId, origins: Sequence[CallId]) -> None:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from hieronnx.files.metadata import PREFIX
 from hieronnx.graph.building import attribute_value_key
 from hieronnx.graph.view import NO_TENSOR, SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import node_bodies
@@ -31,6 +32,11 @@ Reading: TypeAlias = tuple[str, int, int]
 
 _OUTSIDE = -2
 _PLAIN = frozenset(getattr(ir.AttributeType, name) for name in ("FLOAT", "INT", "STRING", "FLOATS", "INTS", "STRINGS"))
+
+
+def read_others(source: Source, node: int) -> dict[str, str]:
+    """Return what others wrote on a node."""
+    return {key: text for key, text in source.nodes[node].metadata_props.items() if not key.startswith(PREFIX)}
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,13 @@ class Equals:
                 if len(keys) > 1:
                     names[place, attribute] = taken.take(attribute)
         return names
+
+    @cached_property
+    def shared_metadata(self) -> tuple[Mapping[str, str], ...]:
+        """For each node what others wrote on it in all calls alike."""
+        columns = zip(*(item.nodes for item in self.instances), strict=True)
+        entries = ([read_others(self.source, node) for node in column] for column in columns)
+        return tuple({k: v for k, v in first.items() if all(o.get(k) == v for o in rest)} for first, *rest in entries)
 
     def output(self, instance: Instance, place: tuple[int, int]) -> int:
         """Return the tensor of a call that is at a place."""

@@ -9,6 +9,7 @@ import onnx
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.claims import DEEPEST_CALL
+from hieronnx.files.metadata import PREFIX, embed_in_nodes
 from hieronnx.graph.walks import body_key, first_name, function_key, proto_bodies
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CallId, Node
@@ -88,6 +89,7 @@ class Expander:
     ) -> None:
         self._by_key, self._scopes = hierarchy.node_by_key, RelativeScopes(hierarchy.tree)
         self._functions = {(f.domain, f.name, f.overload): f for f in functions}
+        self._embedded = embed_in_nodes(hierarchy) if self._functions else {}
         self._record, self._relative, self._taken = record, relative, Names(taken)
         self.frames: dict[CallId, Frame] = {}
         """For each call of a function with relative scopes, how its tensors are named."""
@@ -124,6 +126,8 @@ class Expander:
                 self.types.find(frame.target, new, frame.types.get(old))
         copy.output[:] = outputs
         strip_scopes(copy)
+        if frame.depth:
+            self._restore_metadata(copy, (frame.key, first_name(node.output)), frame.tape, place)
         attribution = self._attribute(node, frame, place)
         found = [replace(attribution, graph=frame.target, name=name, output=first_name(outputs))]
         bodies = list(proto_bodies(copy))
@@ -158,6 +162,24 @@ class Expander:
         if frame.tape is not None:
             return dict(zip(own, frame.tape.next_names(), strict=True))
         return {name: self._taken.take(frame.prefix + name) if frame.prefix else name for name in own}
+
+    def _restore_metadata(self, node: onnx.NodeProto, key: tuple[str, str], tape: _Tape | None, place: int) -> None:
+        """Give a node of a function what others wrote on the one that it was.
+
+        A namespace that we wrote on the function's node is not that of a call: it is left out, to be written anew.
+        """
+        said = {entry.key: entry.value for entry in node.metadata_props}
+        ours = self._embedded.get(key, {})
+        if "namespace" in said and said["namespace"] == ours.get("namespace"):
+            del said["namespace"]
+        recorded = None if tape is None else tape.record.metadata.get(place)
+        if recorded is not None:
+            kept = {name: said.get(name) if text is None else text for name, text in recorded.items()}
+            own = {name: text for name, text in said.items() if name.startswith(PREFIX)}
+            said = {**{name: text for name, text in kept.items() if text is not None}, **own}
+        del node.metadata_props[:]
+        for name, text in said.items():
+            node.metadata_props.add(key=name, value=text)
 
     def _attribute(self, node: onnx.NodeProto, frame: Frame, place: int) -> Node:
         known = self._by_key.get((frame.key, first_name(node.output)))

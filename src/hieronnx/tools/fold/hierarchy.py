@@ -11,7 +11,7 @@ from hieronnx.graph.walks import body_key
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, BoundTensor, Call, CallId, Node
 from hieronnx.tools.fold.building import Folded
-from hieronnx.tools.fold.classes import Instance, list_held
+from hieronnx.tools.fold.classes import Instance, list_held, read_others
 from hieronnx.tools.fold.naming import Function
 from hieronnx.tools.fold.record import CallRecord, FoldRecord, digest_operators, find_runs
 from hieronnx.tools.fold.regions import Item, Lifted
@@ -200,21 +200,26 @@ def _make_record(folded: Folded, hierarchy: Hierarchy, bindings: Bindings) -> Fo
 
 def _record_call(folded: Folded, lifted: Lifted, hierarchy: Hierarchy) -> CallRecord:
     evidence: dict[int, tuple[str, str]] = {}
+    metadata: dict[int, dict[str, str | None]] = {}
     by_key, by_call = hierarchy.node_by_key, folded.by_call
-    shown: dict[int, Node | None] = {}
+    shown: dict[int, tuple[Node | None, Mapping[str, str]]] = {}
     for inner in (*folded.plan.walk(lifted.items, folded.source), lifted):
         function, instance = by_call[inner.call]
-        for mine, theirs in zip(instance.nodes, function.equals.first.nodes, strict=True):
+        equals = function.equals
+        for mine, theirs, shared in zip(instance.nodes, equals.first.nodes, equals.shared_metadata, strict=True):
             key = (function.key, folded.source.attributions[theirs].output)
-            shown.setdefault(mine, by_key.get(key))
+            shown.setdefault(mine, (by_key.get(key), shared))
     names: list[list[str]] = []
     nodes = list(folded.plan.expand(lifted.items, folded.source))
     for place, node in enumerate(nodes):
-        known, said = folded.source.attributions[node], shown[node]
+        known, (said, shared) = folded.source.attributions[node], shown[node]
+        others = read_others(folded.source, node)
+        if others.keys() != shared.keys():
+            metadata[place] = {key: None if key in shared else value for key, value in others.items()}
         if said is None or (known.evidence, known.rule) != (said.evidence, ""):
             evidence[place] = known.evidence, known.rule
         names += _list_names(folded, node)
-    return CallRecord(names, digest_operators(folded.source.nodes[node].op_type for node in nodes), evidence)
+    return CallRecord(names, digest_operators(folded.source.nodes[node].op_type for node in nodes), evidence, metadata)
 
 
 def _list_names(folded: Folded, node: int) -> Iterator[list[str]]:

@@ -36,6 +36,8 @@ class CallRecord(msgspec.Struct, frozen=True, array_like=True):
     """Of the nodes, as `digest_operators` gives them: so it shows where the function's nodes are others."""
     evidence: dict[int, tuple[str, str]] = {}
     """Evidence and rule of the nodes, by their places, where the function's node says something else."""
+    metadata: dict[int, dict[str, str | None]] = {}
+    """What others wrote on the nodes, by their places, where calls differ in it; None for what the function's says."""
 
 
 class FoldRecord(msgspec.Struct, frozen=True):
@@ -67,12 +69,15 @@ class FoldRecord(msgspec.Struct, frozen=True):
 
 
 def encode_record(record: FoldRecord) -> str:
-    """Encode a record as text for metadata.
+    """Encode a record as text for metadata; what others wrote on nodes is left out where it would get too large.
 
     Raises:
         HieronnxError: If it is larger than what is read again.
     """
     content = msgspec.json.encode(record)
+    if len(content) > _LARGEST_RECORD:
+        bare = {key: msgspec.structs.replace(call, metadata={}) for key, call in record.calls.items()}
+        content = msgspec.json.encode(msgspec.structs.replace(record, calls=bare))
     if len(content) > _LARGEST_RECORD:
         raise HieronnxError(
             f"a folded file has a record of at most {_LARGEST_RECORD:,} bytes, and the names of so many nodes are "

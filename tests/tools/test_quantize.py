@@ -581,6 +581,25 @@ def test_a_weight_that_is_computed_stays_in_float(tmp_path: Path) -> None:
     assert outputs(tmp_path / "q.onnx")[0].shape == (1, 2, 4)
 
 
+@pytest.mark.parametrize("tool", ["dynamic", "static", "int4"])
+def test_a_weight_is_quantized_where_a_product_reads_a_copy_of_it(tool: str, tmp_path: Path) -> None:
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2,16] x, bool q) => (float[2,16] y, float[16,16] e) {'
+    text += " c = Identity(w)  d = Identity(c)  e = Identity(w)  a = MatMul(x, d)  b = MatMul(a, c)"
+    text += " y = If(q) <then_branch = t () => (float[2,16] m) { m = MatMul(b, d) },"
+    text += " else_branch = f () => (float[2,16] n) { n = Neg(b) }> }"
+    model = onnx.parser.parse_model(text)
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32) / 4
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(annotated(model, ["l", "l", "l", "l", "l", "r", "r", "r"]), tmp_path / "in.onnx")
+    options = {"tool": tool, "random_calibration": 1 if tool == "static" else 0}
+    report = hieronnx.quantize(tmp_path / "in.onnx", output=tmp_path / "q.onnx", **options).precision
+    assert report.quantized >= 2
+    assert "no constant weight" not in {group.reason for group in report.kept}
+    before, after = (outputs(path) for path in (tmp_path / "in.onnx", tmp_path / "q.onnx"))
+    assert 0 < np.linalg.norm(after[0] - before[0]) < 0.3 * np.linalg.norm(before[0])
+    np.testing.assert_allclose(after[1], before[1], atol=0.0 if tool == "int4" else 0.02)
+
+
 # --- weights in 4 bits ---
 
 

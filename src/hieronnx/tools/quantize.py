@@ -35,6 +35,7 @@ from hieronnx.tools.running import (
     declare_types,
     has_external_data,
     load_floats,
+    look_through_copies,
     run_tool,
 )
 from hieronnx.tools.select import choose_nodes
@@ -101,6 +102,8 @@ def run_quantizer(
             )
         feeds = read_samples(source, calibration, random_calibration)
         copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
+        if tool != "fp16":
+            look_through_copies(copy.path)
         QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translated)
         if shared:
             names = list_some([node.name or node.output for node in shared], 3)

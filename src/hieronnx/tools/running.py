@@ -184,6 +184,33 @@ def copy_for_tool(source: Path, folder: Path, chosen: Collection[tuple[str, str]
     return Copy(path, [node.name for key, node in nodes if (key, first_name(node.output)) in chosen], named)
 
 
+def look_through_copies(path: Path) -> None:
+    """Let those who read a copy of an initializer in the main graph of a model read the initializer, without the copy.
+
+    Exporters write what modules or calls share so, and quantizers take for a weight only what is an initializer.
+    """
+    model = onnx.load(path, load_external_data=False)
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    shown = {value.name for _, body in walk_bodies(graph) for value in body.output}
+    copied: dict[str, str] = {}
+    for node in graph.node:
+        if (node.domain, node.op_type) == ("", "Identity") and node.output[0] not in shown:
+            read = copied.get(node.input[0], node.input[0])
+            if read in weights:
+                copied[node.output[0]] = read
+    if not copied:
+        return
+    for node in (node for _, body in walk_bodies(graph) for node in body.node):
+        node.input[:] = [copied.get(name, name) for name in node.input]
+    nodes = [node for node in graph.node if first_name(node.output) not in copied]
+    declared = [value for value in graph.value_info if value.name not in copied]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.value_info.extend(declared)
+    path.write_bytes(model.SerializeToString())
+
+
 def declare_types(path: Path) -> None:
     """Declare the types of all tensors in the main graph of a model, for a tool that cannot infer them.
 

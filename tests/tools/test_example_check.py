@@ -101,6 +101,39 @@ def test_axes_are_not_asked_about_in_a_wrong_file(tmp_path: Path) -> None:
     assert result.axes == hieronnx.AxesCheck(not_checked="the file is wrong at the example's sizes already")
 
 
+class Normalizes(nn.Module):
+    """Takes another mean in training mode; dynamo writes it as in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(8, 8, 1), nn.BatchNorm1d(8, momentum=0.5)
+        nn.init.constant_(self.norm.running_mean, 3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.conv(x))
+        return y
+
+
+def test_values_are_compared_in_training_mode_where_nothing_is_drawn(tmp_path: Path) -> None:
+    model = Normalizes().train()
+    before = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    result = export(model, tmp_path, X.reshape(1, 8, 3).repeat(2, 1, 1), exporter="dynamo", train=True)
+    assert "of its largest number off PyTorch's" in str(result.problem)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_buffers())
+
+
+@pytest.mark.parametrize("exporter", BOTH)
+def test_it_is_said_where_values_were_not_compared(
+    exporter: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "numbers are drawn at random: of the example's outputs shapes were compared, and no values"
+    export(Drops().train(), tmp_path, exporter=exporter, train=True)
+    assert said in caplog.text
+    caplog.clear()
+    export(Drops().eval(), tmp_path, exporter=exporter)
+    assert said not in caplog.text
+
+
 NET = """
 import torch
 from torch import nn

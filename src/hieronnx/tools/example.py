@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -49,7 +50,7 @@ def check_example(
         request: The export.
         report: Called with the name of the stage.
         check: Whether it is wanted; None: of models that are not large, with dynamic axes, which are run anyway.
-        trained: Whether the model was exported in training mode, so that values tell nothing.
+        trained: Whether the model was exported in training mode, in which it may draw numbers at random.
 
     Returns:
         What is wrong; None where nothing is, or it cannot be told.
@@ -60,7 +61,10 @@ def check_example(
     if not wanted or find_obstacle(request, any_size=check is True) is not None:
         return None
     report("running the example")
-    problem = _find_problem(request, random=trained or is_random(request))
+    random = is_random(request) or (trained and _draws(request))
+    if random and check:
+        _LOG.warning("numbers are drawn at random: of the example's outputs shapes were compared, and no values")
+    problem = _find_problem(request, random=random)
     if problem is not None:
         _LOG.warning(
             "the file is wrong, on the example inputs already: %s; another --exporter or --opset may do better, "
@@ -91,6 +95,21 @@ def find_obstacle(request: ExportRequest, *, any_size: bool) -> str | None:
 def is_random(request: ExportRequest) -> bool:
     """Say whether the file draws numbers at random, so that values tell nothing."""
     return any(node.op_type in RANDOM_OPS for _, node in walk_nodes(open_model(request.output).model))
+
+
+def _draws(request: ExportRequest) -> bool:
+    """Say whether the model draws numbers at random: whether it gives others where they are drawn anew."""
+    from hieronnx.capture.noise import run_outputs
+
+    try:
+        first, second = (
+            run_outputs(request.model, request.args, dict(request.kwargs), noise=seed, roundings=0)
+            for seed in _SEEDS[:2]
+        )
+    except Exception as error:  # of the model, or of results that are no arrays: then nothing is compared
+        _LOG.debug("the model was not run: %s", describe_error(error))
+        return False
+    return len(first) != len(second) or not all(map(partial(np.array_equal, equal_nan=True), first, second))
 
 
 def run_file(request: ExportRequest, inputs: Inputs) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Attribution, CallId
 from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Match, Matcher
-from hieronnx.match.tensors import map_tensors, pair_constants
+from hieronnx.match.tensors import map_tensors, pair_constants, see_through
 
 # A node that may do the work of more calls than this does not do the work of all.
 _MANY = 8
@@ -207,7 +207,8 @@ class _Attributor:
         a, b, makers = self._a, self._b, set(self.work.get(literal, ()))
         readers = (reader for tensor in b.nodes[literal].makes for reader in b.consumers[tensor])
         work = (self.work[reader] for reader in readers if reader in self.work)
-        return all(any(a.producers[t] in makers for n in nodes for t in a.nodes[n].reads) for nodes in work)
+        read = ([t for n in nodes for t in a.nodes[n].reads] for nodes in work)
+        return all(any(a.producers[t] in makers for t in (*tensors, *see_through(a, tensors))) for tensors in read)
 
     # Inserted nodes --------------------------------------------------------------------------------------
 

@@ -39,12 +39,12 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[t
     """Pair the constants that a node of B reads with those that its nodes of A read, where only one can be meant."""
     a, b, in_a, number = matcher.a, matcher.b, matcher.tensor_in_a, matcher.values.number
     reads = b.nodes[index].reads
-    unknown = _see_through(b, (t for t in reads if b.flow.constant[t] and in_a[t] is None))
+    unknown = see_through(b, (t for t in reads if b.flow.constant[t] and in_a[t] is None))
     of_b = [t for t in unknown if in_a[t] is None]
     if not of_b:
         return
     paired = {number[same] for t in reads if (same := in_a[t]) is not None}
-    read_by_a = _see_through(a, (t for node in nodes for t in a.nodes[node].reads if a.flow.constant[t]))
+    read_by_a = see_through(a, (t for node in nodes for t in a.nodes[node].reads if a.flow.constant[t]))
     inside = set(nodes)
     of_a = [t for t in read_by_a if a.producers[t] not in inside and number[t] not in paired]
     sizes_a, sizes_b = ({t: _size(view, t) for t in tensors} for view, tensors in ((a, of_a), (b, of_b)))
@@ -55,7 +55,7 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[t
             yield left_b[0], left_a[0]
 
 
-def _see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
+def see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
     """Return what tensors are before nodes that only passed them on, each once."""
     sources: dict[int, None] = {}
     for tensor in tensors:

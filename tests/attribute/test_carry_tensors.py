@@ -177,3 +177,25 @@ def test_a_bias_that_is_reshaped_says_nothing_of_what_it_is_added_to() -> None:
         }
     """
     assert hold(before, after)["c"] == "c"
+
+
+def test_a_mask_that_is_reshaped_says_nothing_of_what_it_masks() -> None:
+    before = """
+        main (float[2, 3, 4] x, float[2, 3] m) => (float y) <float[4, 4] w> {
+            c = com.microsoft.Mask (m)
+            p = com.microsoft.Attend (x, c)
+            r = MatMul (p, w)
+            y = Relu (r)
+        }
+    """
+    after = """
+        main (float[2, 3, 4] x, float[2, 3] m) => (float y) <float[4, 4] w, int64[1] s> {
+            u = Reshape (m, s)
+            c = com.microsoft.Mask (u)
+            p = com.microsoft.Attend (x, c)
+            r = MatMul (p, w)
+            y = Relu (r)
+        }
+    """
+    held = hold(before, after)
+    assert (held["p"], held["r"], held["y"]) == ("p", "r", "y")

@@ -284,23 +284,11 @@ class _Attributor:
             if node == last and not claimed and only_moves:
                 share = self._attribute(node, makers, match.proven)
             if node in self._b.literals:
-                share = self._attribute(node, self._find_computed(node, match), match.proven)
+                share = None  # it does none of the work that is done with it
             elif share is None:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
             self.work[node] = [*self.work.get(node, ()), *claimed]
             self._shares[node].append(share)
-
-    def _find_computed(self, literal: int, match: Match) -> list[int]:
-        """Find the work that a tool folded into a literal of a group: what computes with literals alone.
-
-        None where it serves others as well: then it is theirs, too, and was written as one with this.
-        """
-        a, b = self._a, self._b
-        readers = {reader for tensor in b.nodes[literal].makes for reader in b.consumers[tensor]}
-        if not readers.issubset(match.group):
-            return []
-        computed = [n for n in match.region if n not in a.literals and self._scopes[n] is not None]
-        return [n for n in computed if all(a.flow.literal[t] for t in a.nodes[n].makes)]
 
     def _find_unread(self, match: Match) -> list[int]:
         """Find the nodes of A that a tool merged with one of a region, though nobody reads their part any more."""

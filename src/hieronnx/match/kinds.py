@@ -83,10 +83,8 @@ class OperatorKinds:
         fitting = self._prefer(index, fitting, held)
         if len(fitting) == 1:
             return fitting[0], True
-        lengths = [max((self._count_named(index, n) for n in region), default=0) for region in fitting]
-        longest = max(lengths, default=0)
-        if longest and lengths.count(longest) == 1:
-            return fitting[lengths.index(longest)], False
+        if (named := self._find_named(index, fitting)) is not None:
+            return named, False
         # Not even their order tells which it is, if there are not as many in B.
         first = next(t for t in node.inputs if t != NO_TENSOR)
         similar = sum(self._b.nodes[reader].op == node.op for reader in set(self._b.consumers[first]))
@@ -123,11 +121,16 @@ class OperatorKinds:
         values = dict(b.attributes)
         return _is_related(a.op, b.op) and all(values.get(name, value) == value for name, value in a.attributes)
 
-    def _count_named(self, of_b: int, of_a: int) -> int:
-        """Return with how much of a name of A, the node's or that of what it makes, a node of B is named: `y_nchwc`."""
-        a, name = self._a.nodes[of_a], self._b.nodes[of_b].name
-        names = (a.name, *(self._a.names[t] for t in a.makes))
-        return max(len(known) if name.startswith(known) else 0 for known in names)
+    def _find_named(self, index: int, regions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+        """Return the region whose name a node of B has, the node's or that of what it makes: `conv_output_nchwc`."""
+        name, lengths = self._b.nodes[index].name, []
+        for region in regions:
+            nodes = [self._a.nodes[n] for n in region]
+            names = {known for node in nodes for known in (node.name, *(self._a.names[t] for t in node.makes))}
+            begins = (known for known in names if name == known or name.startswith((f"{known}_", f"{known}/")))
+            lengths.append(max(map(len, begins), default=0))
+        longest = max(lengths, default=0)
+        return regions[lengths.index(longest)] if longest and lengths.count(longest) == 1 else None
 
     def _can_have_weights(self, of_b: int, of_a: int) -> bool:
         """Say whether two nodes of one operator may have the same weight: as many numbers, however they lie."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
@@ -84,7 +84,7 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
     reshaped = _find_reshaped(matcher)
     pairs = [(t, same) for t, same in enumerate(matcher.tensor_in_a) if same is not None and t not in reshaped]
     pairs = [(of_b, of_a) for of_b, of_a in pairs if _has_value(matcher, of_b, of_a)]
-    numbers = matcher.values.see_through_copies({of_a: b.full_type(of_b) for of_b, of_a in pairs})
+    numbers = matcher.values.see_through_copies(_find_types(matcher, pairs))
     equal: dict[int, list[int]] = defaultdict(list)
     for of_b, of_a in pairs:
         exact.setdefault(of_a, of_b)
@@ -97,6 +97,18 @@ def map_tensors(matcher: Matcher) -> list[int | None]:
         found = exact[tensor] if tensor in exact else next(others, None)
         tensors.append(None if found is None else _look_behind_rounding(matcher, found, tensor))
     return tensors
+
+
+def _find_types(matcher: Matcher, pairs: Iterable[tuple[int, int]]) -> dict[int, Hashable]:
+    """Return the types that B tells of tensors of A: sizes are numbers, or have names that inputs of A have, too."""
+    a, b = matcher.a, matcher.b
+    named = {size for tensor in a.graphs[0].inputs for size in a.axes[tensor] or ()}
+    types: dict[int, Hashable] = {}
+    for of_b, of_a in pairs:
+        type_, sizes = b.full_type(of_b), b.axes[of_b] or ()
+        if type_ is not None and all(isinstance(size, int) or size in named for size in sizes):
+            types.setdefault(of_a, type_)
+    return types
 
 
 def _look_behind_rounding(matcher: Matcher, of_b: int, of_a: int) -> int:
@@ -141,18 +153,20 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
         A: x ─ Reshape ─ r ─ MatMul ─ m ─ Relu ─ y           B: x ─ Reshape ─ new ─ Gemm ─ m ─ Relu ─ y
 
     Sizes that both graphs tell are known. Where they are not told, what is reshaped under a new name has other sizes,
-    unless the same operators read it; so has what is made of it, up to a Reshape that makes a tensor of A again.
+    unless the same operators read it; so has what is made of such tensors alone, up to a Reshape that makes a tensor of
+    A again, or to an output.
     """
     a, b = matcher.a, matcher.b
+    outputs, constant = {tensor for graph in b.graphs for tensor in graph.outputs}, b.flow.constant
     reshaped: set[int] = set()
     for node in b.nodes:
+        data = [tensor for tensor in node.reads if not constant[tensor]]
         for tensor in node.makes:
             same = matcher.tensor_in_a[tensor]
-            told = same is not None and None not in (sizes := a.axes[same] or (None,)) and sizes == b.axes[tensor]
-            if told or b.flow.constant[tensor]:  # a bias that was given more axes
+            if tensor in outputs or constant[tensor] or _is_told(matcher, tensor, same):
                 continue
             if node.op not in RESHAPE_OPS:
-                is_same = reshaped.isdisjoint(node.reads)
+                is_same = not data or not reshaped.issuperset(data)
             elif same is not None and a.names[same] != b.names[tensor]:
                 readers = {a.nodes[reader].op for reader in a.consumers[same]}
                 is_same = all(b.nodes[reader].op in readers for reader in b.consumers[tensor])
@@ -161,6 +175,12 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
             if not is_same:
                 reshaped.add(tensor)
     return reshaped
+
+
+def _is_told(matcher: Matcher, of_b: int, of_a: int | None) -> bool:
+    """Say whether both graphs tell the same sizes of a tensor."""
+    sizes = None if of_a is None else matcher.a.axes[of_a]
+    return sizes is not None and None not in sizes and sizes == matcher.b.axes[of_b]
 
 
 def _find_visible(matcher: Matcher) -> dict[int, list[int]]:

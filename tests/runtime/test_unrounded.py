@@ -101,3 +101,19 @@ def test_a_quantized_output_is_one_of_floats() -> None:
     session = ort.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.array([-3.0, 0.3, 200.0], np.float32)})
     assert found.tolist() == pytest.approx([-0.25, 0.3, 200.0])
+
+
+def test_what_is_rounded_to_the_last_number_of_a_range_is_not_outside_of_it() -> None:
+    """A mask of the lowest float gives a range that ends at zero, in steps of which any other number is a part."""
+    model = parser.parse_model(
+        """
+        <ir_version: 8, opset_import: ["" : 17]>
+        net (float[3] x) => (float[3] y) <float s = {1000.0}, uint8 z = {255}> {
+            q = QuantizeLinear (x, s, z)
+            y = DequantizeLinear (q, s, z)
+        }
+        """
+    )
+    session = ort.InferenceSession(undo_rounding(model, keeps_ranges=True).SerializeToString())
+    (found,) = session.run(None, {"x": np.array([0.3, 400.0, 2000.0], np.float32)})
+    assert found.tolist() == pytest.approx([0.3, 400.0, 500.0])

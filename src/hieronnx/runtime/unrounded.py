@@ -251,14 +251,19 @@ class _Rewriting:
         yield helper.make_node("Max", [tensor, limit], [output])
 
     def _clip(self, tensor: str, kind: _Operand, output: str) -> Iterator[onnx.NodeProto]:
-        """Yield what bounds a tensor to the numbers that it can stand for."""
+        """Yield what bounds a tensor to the numbers that are rounded to one that it can stand for."""
         data_type = self._constants[kind.zero].data_type
-        lowest, highest, above = (self._name() for _ in range(3))
-        for limits, made in ((_LOWEST, lowest), (_HIGHEST, highest)):
-            reads = [self._hold(limits[data_type], data_type), kind.scale, kind.zero]
-            yield helper.make_node(_DEQUANTIZE, reads, [made])
-        yield helper.make_node("Max", [tensor, lowest], [above])
-        yield helper.make_node("Min", [above, highest], [output])
+        half, above = self._name(), self._name()
+        yield helper.make_node("Mul", [kind.scale, self._hold(0.5, TensorProto.FLOAT)], [half])
+        limits = []
+        for numbers, away in ((_LOWEST, "Sub"), (_HIGHEST, "Add")):
+            end, limit = self._name(), self._name()
+            reads = [self._hold(numbers[data_type], data_type), kind.scale, kind.zero]
+            yield helper.make_node(_DEQUANTIZE, reads, [end])
+            yield helper.make_node(away, [end, half], [limit])
+            limits.append(limit)
+        yield helper.make_node("Max", [tensor, limits[0]], [above])
+        yield helper.make_node("Min", [above, limits[1]], [output])
 
     def _hold(self, number: float, data_type: int) -> str:
         """Return the name of a constant."""

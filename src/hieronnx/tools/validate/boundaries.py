@@ -10,9 +10,10 @@ call is not known exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
+from hieronnx.attribute.blocks import find_usual
 from hieronnx.files.claims import Finding, call_place, node_place
 from hieronnx.graph.view import TensorType, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -29,8 +30,9 @@ def check_boundaries(hierarchy: Hierarchy, view: View) -> Iterator[Finding]:
     """Check that what leaves a call was returned or, where it enters another one, received."""
     nodes = [node if node and node.exact else None for node in place_nodes(hierarchy, view)]
     makers = _find_data(view, nodes)
-    received = {call.id: _find_tensors(view, call.received) for call in hierarchy.calls}
-    returned = {call.id: _find_tensors(view, call.returned) for call in hierarchy.calls}
+    blocked = {usual: tensor for tensor, usual in find_usual(view).items()}
+    received = {call.id: _find_tensors(view, call.received, blocked) for call in hierarchy.calls}
+    returned = {call.id: _find_tensors(view, call.returned, blocked) for call in hierarchy.calls}
     yield from _check_crossings(hierarchy, view, nodes, makers, received, returned)
     for call, tensors in returned.items():
         known = received[call]
@@ -88,8 +90,11 @@ def _may_be_size(type_: TensorType | None) -> bool:
     return type_ is None or (type_.dtype == "INT64" and len(type_.shape) <= 1)
 
 
-def _find_tensors(view: View, passed: Sequence[BoundTensor] | None) -> set[int] | None:
-    """Return the tensors of the file that a call received or returned; None where one is not known."""
+def _find_tensors(
+    view: View, passed: Sequence[BoundTensor] | None, blocked: Mapping[int | None, int]
+) -> set[int] | None:
+    """Return the tensors of the file that a call received or returned, in blocks too; None where one is not known."""
     found = [view.find_tensor(item.graph, item.tensor) for item in passed or ()]
     known = {tensor for tensor in found if tensor is not None}
+    known |= {blocked[tensor] for tensor in known if tensor in blocked}
     return known if passed is not None and None not in found else None

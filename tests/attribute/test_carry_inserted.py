@@ -248,3 +248,27 @@ def build_chain(inserted: int) -> View:
     made.add_node(ViewNode("Neg", "", 0, (current,), (last,), ()))
     made.graphs[0] = ViewGraph("", "", None, (given,), (last,))
     return made
+
+
+def test_what_reads_a_tensor_in_few_bits_reads_the_tensor() -> None:
+    before = """
+        main (int64[2] i) => (float[2, 4] y) <float[9, 4] v, float[4, 4] w> {
+            e = Gather (v, i)
+            m = MatMul (e, w)
+            y = Add (m, e)
+        }
+    """
+    after = """
+        main (int64[2] i) => (float[2, 4] y)
+        <uint8[9, 4] v2, uint8[4, 4] w2, float s, uint8 z, uint8 z2, float t> {
+            q = Gather (v2, i)
+            p = MatMulInteger (q, w2, z, z2)
+            e = DequantizeLinear (q, s, z)
+            c = Cast <to = 1> (p)
+            m = Mul (c, t)
+            y = Add (m, e)
+        }
+    """
+    found = carry(before, after, {"e": "embed", "m": "query", "y": ""})
+    assert found["p"] == ({"query"}, "carried")
+    assert found["q"][0] == found["e"][0] == {"embed"}

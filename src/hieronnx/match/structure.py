@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hieronnx.graph.operators import LAYOUT_OPS
+from hieronnx.graph.operators import DEQUANTIZE_OPS, LAYOUT_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.align.sequences import group
@@ -74,6 +74,7 @@ class Matcher:
         self._taken: set[int] = set()
         """Nodes of A that a node of B stands for."""
         self._reordered = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
+        self._restored = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in DEQUANTIZE_OPS}
         self._outputs = dict(self._pair_ends(a.graphs[0].outputs, b.graphs[0].outputs))
         self._outputs_in_a = set(self._outputs.values())
 
@@ -106,9 +107,7 @@ class Matcher:
         """Pair the inputs or outputs of two graphs: fixed ones, by name, those left by position if equally many."""
         pairs = {t: self._fixed[t] for t in of_b if t in self._fixed}
         by_name = {self.a.names[t]: t for t in of_a if t not in self._fixed_in_a}
-        for tensor in of_b:
-            if tensor not in pairs and self.b.names[tensor] in by_name:
-                pairs[tensor] = by_name[self.b.names[tensor]]
+        pairs |= {t: by_name[name] for t in of_b if t not in pairs and (name := self.b.names[t]) in by_name}
         paired_a = set(pairs.values())
         left_a, left_b = [t for t in of_a if t not in paired_a], [t for t in of_b if t not in pairs]
         return [*pairs.items(), *(zip(left_b, left_a, strict=True) if len(left_a) == len(left_b) else ())]
@@ -281,6 +280,9 @@ class Matcher:
             for tensor in self.b.nodes[pending.pop()].reads:
                 producer = self.b.producers[tensor]
                 same = self.tensor_in_a[tensor] if producer not in self.passed_on else self.passed_on[producer]
+                restored = self._restored.get(tensor)  # the same tensor, not in few bits
+                if same is None and restored is not None and restored not in self.b.nodes[index].makes:
+                    same = self._find_by_name(restored)
                 if same is not None:
                     boundary.append(same)
                 elif producer is not None and producer not in group and (of_constants or not constant[tensor]):

@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, numpy_helper, shape_inference
+from torch import Tensor, nn
 
 import hieronnx
 from support.annotated import annotated
 from support.cli import run
-from support.exports import export_ours, shared_folder
+from support.exports import export_ours, quiet, shared_folder
 
 MODELS = [("bert", "dynamo", "encoder.layer.0"), ("gpt2", "torchscript", "transformer.h.1")]
 MODELS += [("conv_batch_norm_residual", "dynamo", "block")]
@@ -178,3 +180,26 @@ def test_without_a_sidecar_the_totals_are_known(tmp_path: Path) -> None:
 def make_file(model: onnx.ModelProto, folder: Path) -> Path:
     onnx.save(model, folder / "alone.onnx")
     return folder / "alone.onnx"
+
+
+class Shared(nn.Module):
+    """A block with a normalization to fold in, called more than once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(self.block(x)) + self.block(x.flip(-1))
+
+
+def test_weights_that_calls_of_a_module_share_are_the_modules(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Shared().eval()
+    with quiet():
+        hieronnx.export(model, (torch.randn(1, 8, 8, 8),), tmp_path / "m.onnx", exporter="torchscript")
+    options: dict[str, Any] = {"tool": "static", "random_calibration": 2}
+    report = hieronnx.quantize(tmp_path / "m.onnx", output=tmp_path / "q.onnx", **options).precision
+    weights = [numpy_helper.to_array(t) for t in onnx.load(tmp_path / "q.onnx").graph.initializer]
+    block = next(call for call in report.calls if call.module == "block")
+    assert block.bytes_after >= sum(array.nbytes for array in weights if array.size >= 8 * 8 * 9)

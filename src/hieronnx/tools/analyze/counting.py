@@ -82,8 +82,8 @@ def analyze(
     chosen = list(_choose(described, rows, filters))
     counts, problems = count_nodes(graph, [node for node, _ in chosen], sizes)
     nodes = tuple(_add_count(item, count) for (_, item), count in zip(chosen, counts, strict=True))
-    scopes = {node: item.attribution.scope for node, item in described if item.attribution is not None}
-    initializers = measure_initializers(graph, hierarchy, scopes)
+    known = {node: item.attribution for node, item in described if item.attribution is not None}
+    initializers = measure_initializers(graph, hierarchy, known)
     levels = LEVELS if hierarchy else ()
     found_by = Counter(node.attribution.evidence for node in nodes if node.attribution is not None)
     by_evidence = {evidence: found_by[evidence] for evidence in CONFIDENCE} if hierarchy else {}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
 import onnx_ir as ir
 
+from hieronnx.graph.operators import PASSTHROUGH_OPS, name_domain, name_operator
 from hieronnx.hierarchy.hierarchy import Hierarchy, find_common_path, find_owner, walk_up
-from hieronnx.hierarchy.records import CallId
+from hieronnx.hierarchy.records import CallId, Node
 
 
 class InitializerSize(NamedTuple):
@@ -25,7 +26,7 @@ class InitializerSize(NamedTuple):
 
 
 def measure_initializers(
-    model: ir.Model, hierarchy: Hierarchy | None, scopes: Mapping[ir.Node, CallId]
+    model: ir.Model, hierarchy: Hierarchy | None, nodes: Mapping[ir.Node, Node]
 ) -> list[InitializerSize]:
     """Measure a model's initializers, those of bodies included; only a sidecar knows whose they are."""
     with_sidecar = hierarchy if hierarchy is not None and hierarchy.model else None
@@ -35,7 +36,7 @@ def measure_initializers(
     for value in (value for graph in graphs for value in graph.initializers.values()):
         parameter, owner = parameters.get(value.name or ""), None
         if with_sidecar is not None:
-            owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, scopes)
+            owner = find_owner(with_sidecar.modules, parameter) if parameter else _find_reader(value, nodes)
         sizes.append(InitializerSize(*measure_initializer(value), parameter, owner))
     return sizes
 
@@ -50,10 +51,25 @@ def measure_initializer(value: ir.Value) -> tuple[int, int]:
     return elements, (elements * dtype.bitwidth + 7) // 8
 
 
-def _find_reader(value: ir.Value, scopes: Mapping[ir.Node, CallId]) -> str | None:
-    """Return the lowest module above all nodes that read an initializer; None if nothing reads it."""
-    paths = {scopes[use.node].module for use in value.uses() if use.node in scopes}
+def _find_reader(value: ir.Value, nodes: Mapping[ir.Node, Node]) -> str | None:
+    """Return the lowest module above all whose work is done with an initializer; None if nothing reads it.
+
+    Several calls of a module may share a node: the call above them all is that of another module.
+    """
+    readers = (nodes[node] for node in _walk_readers(value) if node in nodes)
+    paths = {origin.module for reader in readers for origin in reader.origins}
     return find_common_path(paths) if paths else None
+
+
+def _walk_readers(value: ir.Value) -> Iterator[ir.Node]:
+    """Yield the nodes that read a value, also behind nodes that only pass it on, as from few bits."""
+    pending = [value]
+    for current in pending:
+        for node, place in current.uses():
+            if place == 0 and name_operator(name_domain(node.domain), node.op_type) in PASSTHROUGH_OPS:
+                pending.append(node.outputs[0])
+            else:
+                yield node
 
 
 def group_by_call(sizes: Sequence[InitializerSize], hierarchy: Hierarchy) -> dict[CallId, set[int]]:

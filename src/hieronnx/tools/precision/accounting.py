@@ -211,7 +211,7 @@ class _Bytes:
 
 def _measure(model: ir.Model, hierarchy: Hierarchy) -> _Bytes:
     nodes = ((hierarchy.node_by_key.get((key, first_output(node))), node) for key, node in walk_nodes(model))
-    sizes = measure_initializers(model, hierarchy, {node: known.scope for known, node in nodes if known is not None})
+    sizes = measure_initializers(model, hierarchy, {node: known for known, node in nodes if known is not None})
     total = sum(size.bytes for size in sizes)
     if not hierarchy.has_parameter_counts:
         return _Bytes(total, None)

@@ -16,11 +16,11 @@ class FloatNodes:
     """Nodes of one operator that stayed in float for one reason.
 
     Attributes:
-        reason: `excluded`; `constant`: what it computes depends on no input; `no quantized kernel`: the tool has no
-            quantized form of the operator; `operator not chosen`: it was not asked for that; `in control flow`: in a
-            body, which the tool does not enter; `no constant weight`: it multiplies with what is computed; `input in
-            float`: it moves, selects or bounds values, which the tool quantizes only where these are; `left by the
-            tool`, for a reason of its own.
+        reason: `excluded`; `constant`: what it computes depends on no input, or on sizes alone; `no quantized kernel`:
+            the tool has no quantized form of the operator; `operator not chosen`: it was not asked for that; `in
+            control flow`: in a body, which the tool does not enter; `no constant weight`: it multiplies with what is
+            computed; `input in float`: it moves, selects or bounds values, which the tool quantizes only where these
+            are; `left by the tool`, for a reason of its own.
         op_type: Their operator.
         nodes: How many.
     """

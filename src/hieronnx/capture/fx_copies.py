@@ -37,14 +37,19 @@ _JOINS = frozenset({_ATEN.cat, _ATEN.stack})
 def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the first node whose tensor has the values of this one's, in the same shape; None if it is this one.
 
-    None also where a node works in place: it may have written to the memory of either since.
+    None also where a node between them works in place: it may have written to the memory of either.
     """
     original, shape, current = None, _read_type(node), _find_copied(node)
     while current is not None:
         if shape is not None and _read_type(current) == shape:
             original = current
         current = _find_copied(current)
-    return None if original is None or any(map(works_in_place, node.graph.nodes)) else original
+    current = original
+    while current is not None and current is not node:
+        if works_in_place(current):
+            return None
+        current = current.next
+    return original
 
 
 def _find_copied(node: torch.fx.Node) -> torch.fx.Node | None:

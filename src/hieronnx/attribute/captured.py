@@ -59,7 +59,7 @@ def _carry_step(before: Stage, scopes: Sequence[Attribution | None], after: Stag
     if after.translated:
         _give_to_readers(after, scopes, recorded)
         return Carried(recorded, {}, [None] * len(before.view.names))
-    # Of several that torch says are one, the others changed nothing of the first.
+    # Of several tensors that torch says are one the first counts: what comes behind it went into its node.
     same = {new: old for old, new in sorted(after.tensors.items(), reverse=True)}
     carried = carry_scopes(before.view, scopes, after.view, tree, same)
     nodes = [

@@ -158,12 +158,12 @@ class Values:
         inputs = tuple(NO_TENSOR if t == NO_TENSOR else self.number[t] for t in node.inputs)
         return node.graph, node.op, node.attributes, inputs
 
-    def see_through_copies(self, types: Mapping[int, Hashable] | None = None) -> list[int]:
+    def see_through_copies(self, types: Mapping[int, Hashable]) -> list[int]:
         """Return the numbers, with that of the original for a tensor that was reshaped, turned or sliced into it.
 
         `types` are the full types of tensors whose type the graph does not tell.
         """
-        copies = _Copies(self._view, self, types or {})
+        copies = _Copies(self._view, self, types)
         for node in self._view.nodes:
             if node.inputs and node.outputs and NO_TENSOR not in (node.inputs[0], node.outputs[0]):
                 copies.add(node)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
 import torch
+from benchmarks.anonymize import anonymize_file
 
 import hieronnx
 from support.baseline import assert_same_as_baseline
@@ -60,6 +63,18 @@ def test_literals_belong_to_those_who_read_them(name: str, exporter: str) -> Non
     found = exported(name, exporter)
     assert misplaced_literals(found.result.path, found.hierarchy) == []
     assert stray_literals(found.result.path, found.hierarchy) == []
+
+
+def test_carry_knows_the_same_graph_under_other_names(name: str, exporter: str, tmp_path: Path) -> None:
+    found = exported(name, exporter)
+    anonymize_file(found.result.path, tmp_path / "renamed.onnx")
+    before, after = found.hierarchy, hieronnx.carry(found.result.path, tmp_path / "renamed.onnx").hierarchy
+    for node, renamed in zip(before.nodes, after.nodes, strict=True):  # node i is still node i
+        assert (node.op_type, node.scope, node.origins) == (renamed.op_type, renamed.scope, renamed.origins)
+        assert renamed.evidence == node.evidence
+    for call, renamed in zip(before.calls, after.calls, strict=True):
+        for tensors, others in ((call.received, renamed.received), (call.returned, renamed.returned)):
+            assert [t.tensor is None for t in tensors or ()] == [t.tensor is None for t in others or ()]
 
 
 def test_validate_finds_nothing_wrong(name: str, exporter: str) -> None:

@@ -51,6 +51,7 @@ class Matcher:
         passed_on: for each node of B that was inserted and only passes a tensor on, the tensor of A that this is; None
             for a constant that A does not have.
         graph_in_a: for each graph of B the graph of A that it is.
+        fixed: tensors of B that are known to be tensors of A, whatever their names.
     """
 
     def __init__(self, a: View, b: View, fixed: Mapping[int, int] | None = None) -> None:
@@ -60,11 +61,10 @@ class Matcher:
         self.tensor_in_a: list[int | None] = [None] * len(b.names)
         self.passed_on: dict[int, int | None] = {}
         self.graph_in_a: dict[int, int] = {}
-        self._fixed = fixed or {}
-        """Tensors of B that are known to be tensors of A, whatever their names."""
-        self._fixed_in_a = set(self._fixed.values())
-        self._renamed = {a.names[t]: t for of_b, t in self._fixed.items() if a.names[t] != b.names[of_b]}
-        self._names_in_b = {name for tensor, name in enumerate(b.names) if tensor not in self._fixed}
+        self.fixed = fixed or {}
+        self._fixed_in_a = set(self.fixed.values())
+        self._renamed = {a.names[t]: t for of_b, t in self.fixed.items() if a.names[t] != b.names[of_b]}
+        self._names_in_b = {name for tensor, name in enumerate(b.names) if tensor not in self.fixed}
         named = (t for t, name in enumerate(a.names) if name and t not in self._fixed_in_a)
         self._by_name = group(named, a.names.__getitem__)
         keys = [self._structure_key(node, node.graph, self._number_in_a) for node in a.nodes]
@@ -105,7 +105,7 @@ class Matcher:
 
     def _pair_ends(self, of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
         """Pair the inputs or outputs of two graphs: fixed ones, by name, those left by position if equally many."""
-        pairs = {t: self._fixed[t] for t in of_b if t in self._fixed}
+        pairs = {t: self.fixed[t] for t in of_b if t in self.fixed}
         by_name = {self.a.names[t]: t for t in of_a if t not in self._fixed_in_a}
         pairs |= {t: by_name[name] for t in of_b if t not in pairs and (name := self.b.names[t]) in by_name}
         paired_a = set(pairs.values())
@@ -122,8 +122,8 @@ class Matcher:
         In a function that runs more than once a name of another graph can only be that of one of the runs. An output of
         A is that of B, whatever in B has its name.
         """
-        if tensor in self._fixed:
-            return self._fixed[tensor]
+        if tensor in self.fixed:
+            return self.fixed[tensor]
         same = self._outputs.get(tensor)
         if same is None:
             candidates = self._by_name.get(self.b.names[tensor], [])
@@ -219,7 +219,7 @@ class Matcher:
         if region is None:
             return Match((producer,), False) if self.a.nodes[producer].op == node.op else None
         altered = not self._same_form(node, self.a.nodes[producer])
-        if altered and self._fixed.keys().isdisjoint(outputs):
+        if altered and self.fixed.keys().isdisjoint(outputs):
             other = self._match_by_structure(index)
             if other is not None and other.region[0] not in region:
                 return None  # it is exactly another node of A: the name was given to something else

@@ -139,6 +139,8 @@ def _has_value(matcher: Matcher, of_b: int, of_a: int) -> bool:
     producer = matcher.b.producers[of_b]
     if producer in matcher.passed_on:
         return False  # in another type or layout
+    if matcher.fixed.get(of_b) == of_a:
+        return True
     if producer is not None:
         match = matcher.matches.get(producer)
         return match is None or match.proven

@@ -22,6 +22,7 @@ from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Node
 from hieronnx.match.align.sequences import group
+from hieronnx.match.renamed import pair_renamed
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
 from hieronnx.tools.precision.result import PrecisionReport
@@ -139,7 +140,8 @@ Examine: TypeAlias = Callable[[Pair, Transfer], PrecisionReport]
 def transfer(pair: Pair) -> Transfer:
     """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
-    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, pair.fixed)
+    fixed = pair.fixed or (pair_renamed(pair.a, pair.b) if is_renamed(pair.a, pair.b) else None)
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, fixed)
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
     hierarchy = replace(before, calls=calls, nodes=nodes, initializers=initializers, strategy="carried")

@@ -1,0 +1,91 @@
+"""Pairing the tensors of two graphs that are the same but for their names.
+
+    A: x ─┬─ MatMul (wq) ─ q ─┐                  B: t0 ─┬─ MatMul (t1) ─ t3 ─┐
+          └─ MatMul (wk) ─ k ─┴─ Sub ─ y                └─ MatMul (t2) ─ t4 ─┴─ Sub ─ t5
+
+From the inputs, nothing tells the two MatMuls apart. From the outputs there is one way only: t5 is y, so the two that Sub
+reads are q and k, in this order. Whatever an output is computed from is paired so, or the graphs are not the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hieronnx.graph.view import NO_TENSOR, View, ViewNode
+
+
+def pair_renamed(a: View, b: View) -> dict[int, int] | None:
+    """Return for the tensors of B those of A, where B is A under other names; None where more than names differs."""
+    return _Walk(a, b).run()
+
+
+class _Walk:
+    """Walks both graphs at the same time, from the outputs to what they are computed from."""
+
+    def __init__(self, a: View, b: View) -> None:
+        self._a, self._b = a, b
+        self._in_a: dict[int, int] = {}
+        self._in_b: dict[int, int] = {}
+        self._pending: list[tuple[int, int]] = []
+        """Tensors of A and B that were paired; what makes them was not looked at yet."""
+        self._bodies: set[int] = set()
+
+    def run(self) -> dict[int, int] | None:
+        functions = ((graph, self._b.functions.get(key)) for key, graph in self._a.functions.items())
+        graphs = [(0, 0), *((of_a, of_b) for of_a, of_b in functions if of_b is not None)]
+        same = len(graphs) - 1 == len(self._a.functions) == len(self._b.functions)
+        same = same and all(self._pair_graphs(of_a, of_b) for of_a, of_b in graphs)
+        while same and self._pending:
+            same = self._pair_makers(*self._pending.pop())
+        return self._in_a if same else None
+
+    def _pair_graphs(self, of_a: int, of_b: int) -> bool:
+        first, second = self._a.graphs[of_a], self._b.graphs[of_b]
+        return self._pair_all(first.inputs, second.inputs) and self._pair_all(first.outputs, second.outputs)
+
+    def _pair_all(self, of_a: Sequence[int], of_b: Sequence[int]) -> bool:
+        return len(of_a) == len(of_b) and all(map(self._pair, of_a, of_b))
+
+    def _pair(self, of_a: int, of_b: int) -> bool:
+        """Pair two tensors; say whether nothing contradicts that."""
+        if NO_TENSOR in (of_a, of_b):
+            return of_a == of_b
+        if of_b not in self._in_a and of_a not in self._in_b:
+            self._in_a[of_b], self._in_b[of_a] = of_a, of_b
+            self._pending.append((of_a, of_b))
+        return self._in_a.get(of_b) == of_a and self._in_b.get(of_a) == of_b
+
+    def _pair_makers(self, of_a: int, of_b: int) -> bool:
+        first, second = self._a.producers[of_a], self._b.producers[of_b]
+        if first is None or second is None:
+            return first is second and self._can_be_same(of_a, of_b)
+        node, other = self._a.nodes[first], self._b.nodes[second]
+        same_form = (node.op, node.attributes) == (other.op, other.attributes)
+        return (
+            same_form
+            and self._pair_all(node.inputs, other.inputs)
+            and self._pair_all(node.outputs, other.outputs)
+            and self._pair_bodies(node, other)
+        )
+
+    def _pair_bodies(self, node: ViewNode, other: ViewNode) -> bool:
+        """Pair the bodies of two nodes, once: a node is met at each of its outputs."""
+        if not self._bodies.isdisjoint(node.bodies):
+            return True
+        self._bodies.update(node.bodies)
+        labels_a = [self._a.graphs[body].label for body in node.bodies]
+        labels_b = [self._b.graphs[body].label for body in other.bodies]
+        return labels_a == labels_b and all(map(self._pair_graphs, node.bodies, other.bodies))
+
+    def _can_be_same(self, of_a: int, of_b: int) -> bool:
+        """Say whether two tensors that nothing makes may be the same; of large weights only the type is known."""
+        first, second = self._a.constants.get(of_a), self._b.constants.get(of_b)
+        if (of_a in self._a.constants) != (of_b in self._b.constants):
+            return False
+        types = self._a.types[of_a], self._b.types[of_b]
+        return first == second or (None not in types and types[0] == types[1] and _is_named(first, second))
+
+
+def _is_named(*keys: object) -> bool:
+    """Say whether these are keys of weights that are known by their names alone."""
+    return all(isinstance(key, tuple) and key[:1] == ("named",) for key in keys)

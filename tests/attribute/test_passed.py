@@ -383,3 +383,33 @@ def test_what_a_later_call_makes_was_not_received_by_an_earlier_one(exporter: st
     path = annotate_bare(Unread(), (torch.randn(2, 5, 4),), tmp_path, exporter)
     assert find_passed(path)["pooler"] == ([None], [None])
     assert hieronnx.validate(path).passed
+
+
+class Pools(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = Affine()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        y = torch.relu(self.linear(x))
+        return y, y.mean(1)
+
+
+class PoolsAgain(nn.Module):
+    """Computes by itself what a module returned as well, and leaves that unread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = Pools(), Affine()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x)[0].mean(1))
+
+
+@both_exporters
+def test_what_is_computed_after_a_call_was_not_returned_by_it(exporter: str, tmp_path: Path) -> None:
+    path = annotate_bare(PoolsAgain(), (torch.randn(2, 5, 4),), tmp_path, exporter)
+    received, returned = find_passed(path)["body"]
+    assert None not in received
+    assert [name is None for name in returned] == [False, True]
+    assert hieronnx.validate(path).passed

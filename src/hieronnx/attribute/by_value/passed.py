@@ -28,6 +28,7 @@ from hieronnx.attribute.by_value.equal_values import Projection, is_clear, measu
 from hieronnx.attribute.by_value.trace import Prints
 from hieronnx.attribute.request import Request
 from hieronnx.capture.calls import CallIO, NumberedTensors
+from hieronnx.capture.eager import OpRecord
 from hieronnx.graph.operators import LOOP_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
@@ -60,7 +61,7 @@ def find_passed(
         if node.graph not in looped:
             outside.update(region)
     hidden = set[CallId]().union(*regions) - outside
-    binder = _Binder(projection, candidates, regions, _Order(nodes, tree))
+    binder = _Binder(projection, candidates, regions, _Order(nodes, tree, projection.trace.ops))
     passed = projection.trace.passed.items()
     return {call: binder.bind(call, io) for call, io in passed if hidden.isdisjoint(tree.ancestors(call))}
 
@@ -176,9 +177,16 @@ def _find_looped(view: View) -> set[int]:
 class _Order:
     """Knows which nodes run only after a call has ended."""
 
-    def __init__(self, nodes: Sequence[Attribution], tree: CallTree) -> None:
+    def __init__(self, nodes: Sequence[Attribution], tree: CallTree, ops: Sequence[OpRecord]) -> None:
         self._nodes, self._tree = nodes, tree
         self._places = {call: place for place, call in enumerate(tree.children)}
+        self._ends = {call: number for number, op in enumerate(ops) for call in tree.ancestors(op.scope)}
+        """For each call the last operation in it, or in a call below it."""
+
+    def ran_later(self, ops: Collection[int], call: CallId) -> bool:
+        """Say whether all of some operations were run after a call had ended, as far as is known."""
+        end = self._ends.get(call)
+        return end is not None and bool(ops) and min(ops) > end
 
     def runs_later(self, node: int | None, call: CallId) -> bool:
         """Say whether all calls whose work a node does began after another had ended."""
@@ -248,8 +256,9 @@ class _Binder:
 
     def _list_made(self, call: CallId, value: int) -> list[int]:
         """List the tensors that hold a value, and were there by the end of a call."""
-        producers = self._view.producers
-        return [t for t in self._candidates.get(value, ()) if not self._order.runs_later(producers[t], call)]
+        producers, order = self._view.producers, self._order
+        made = (t for t in self._candidates.get(value, ()) if not order.runs_later(producers[t], call))
+        return [tensor for tensor in made if not order.ran_later(self._list_ops(tensor), call)]
 
     def _is_distinctive(self, value: int) -> bool:
         value_class = self._projection.classes.of_value.get(value)  # a tensor without elements is of none

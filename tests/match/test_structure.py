@@ -354,3 +354,44 @@ def chain(length: int) -> View:
         current = following
     made.graphs[0] = ViewGraph("", "", None, (given,), (current,))
     return made
+
+
+def test_an_operator_is_no_form_of_another_that_has_its_name_within_its_own() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4] s, float[4, 4] w> {
+            a = Exp (x)
+            b = Mul (a, s)
+            y = MatMul (b, w)
+        }
+    """
+    after = """
+        main (float[2, 4] in) => (float[2, 4] out) <float[4] s, float[4, 4] w> {
+            t1 = com.microsoft.ScaledExp (in)
+            out = MatMul (t1, w)
+        }
+    """
+    assert regions(match(before, after))["t1"] == {"a", "b"}  # MatMul is no Mul that reads what Exp makes
+
+
+def test_what_is_computed_from_a_guess_is_no_more_certain_than_it() -> None:
+    before = """
+        main (float[2, 64] x) => (float[2, 64] y) <float[64, 64] v, float[64, 64] w> {
+            a = MatMul (x, v)
+            b = MatMul (x, w)
+            c = Exp (a)
+            d = Exp (b)
+            y = Sub (c, d)
+        }
+    """
+    after = """
+        main (float[2, 64] in) => (float[2, 64] out) <float[64, 64] p, float[64, 64] q> {
+            t1 = MatMul (in, p)
+            t2 = MatMul (in, q)
+            t3 = Exp (t1)
+            t4 = Exp (t2)
+            out = com.microsoft.Difference (t3, t4)
+        }
+    """
+    matcher = match(before, after)
+    proven = {matcher.b.node_key(index)[1]: found.proven for index, found in matcher.matches.items()}
+    assert {name: proven[name] for name in ("t1", "t2", "t3", "t4")} == dict.fromkeys(("t1", "t2", "t3", "t4"), False)

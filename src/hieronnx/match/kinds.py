@@ -12,8 +12,10 @@ behind `c`, until a tensor (`m`) is read by operators of the kinds that read `t2
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from math import prod
+
+import onnx
 
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.values import Values
@@ -242,6 +244,24 @@ def _count_weights(view: View, node: ViewNode) -> int | None:
 
 
 def _is_related(op: str, other: str) -> bool:
-    """Say whether one operator is a form of the other, as names tell: `Conv`, `FusedConv`, `QLinearConv`."""
-    a, b = op.rpartition("::")[2], other.rpartition("::")[2]
-    return a in b or b in a
+    """Say whether operators do the same kind of work, as names tell: `Conv`, `FusedConv`, `QLinearConv`."""
+    return op == other or not _list_kinds(op).isdisjoint(_list_kinds(other))
+
+
+@cache
+def _list_kinds(op: str) -> frozenset[str]:
+    """Return the standard operators that an operator is a form of: of those that its name has the longest.
+
+    A standard operator is no form of another (`MatMul` is no `Mul`), unless it computes with integers what that does.
+    """
+    name = op.rpartition("::")[2]
+    if op in _standard_operators():
+        return frozenset((op,))
+    found = {known for known in _standard_operators() if known in name}
+    return frozenset(k for k in found if not any(k != other and k in other for other in found)) or frozenset((name,))
+
+
+@cache
+def _standard_operators() -> frozenset[str]:
+    names = (schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain)
+    return frozenset(name for name in names if not (name.startswith("QLinear") or name.endswith("Integer")))

@@ -238,3 +238,55 @@ def test_what_gives_a_tensor_its_form_again_does_the_work_of_its_call_as_well() 
     found = carry(before, after, {"m": "linear", "l": "linear", "s": "", "r": "", "y": ""})
     assert found["r"] == ({"", "linear"}, "carried")
     assert found["g"][0] == {"linear"}
+
+
+def test_in_a_group_nobody_does_work_that_comes_before_that_of_others_before_it() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[2, 4] s, float[4, 4] w> {
+            e = Exp (x)
+            k = Cast <to = 1> (e)
+            m = Mul (k, s)
+            p = MatMul (m, w)
+            y = Neg (p)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[2, 4] s, float[4, 4] w> {
+            t1 = com.microsoft.Other (x, s)
+            t2 = com.microsoft.Third (t1, w)
+            t3 = com.microsoft.Fourth (t2)
+            y = Neg (t3)
+        }
+    """
+    found = carry(before, after, {"e": "exp", "k": "exp", "m": "scale", "p": "project", "y": "neg"})
+    assert found["t2"] == ({"project"}, "carried")
+    assert found["t3"] != ({"exp"}, "carried")
+
+
+def test_in_a_group_what_needs_the_work_of_others_needs_it_before_as_well() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 2] y) <float[4, 4] v, float[4, 4] w> {
+            e = Tanh (x)
+            n = Neg (e)
+            a = MatMul (n, v)
+            b = MatMul (n, w)
+            r = Exp (a)
+            s = Exp (b)
+            t = Transpose <perm = [1, 0]> (s)
+            y = MatMul (r, t)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 2] y) <float[4, 4] v, float[4, 4] w> {
+            t0 = com.microsoft.Start (x)
+            t1 = com.microsoft.Other (t0, w)
+            t2 = Exp (t1)
+            t3 = com.microsoft.Other (t0, v)
+            t4 = Exp (t3)
+            y = com.microsoft.FusedMatMul <transB = 1> (t4, t2)
+        }
+    """
+    start = {"e": "start", "n": "start"}
+    found = carry(before, after, {**start, "a": "q", "b": "k", "r": "of_q", "s": "of_k", "t": "turn", "y": "join"})
+    assert found["t2"] == ({"of_k"}, "captured")
+    assert found["t4"] == ({"of_q"}, "captured")

@@ -32,7 +32,7 @@ from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Attribution, CallId
 from hieronnx.match.align.sequences import group
 from hieronnx.match.structure import Match, Matcher
-from hieronnx.match.tensors import map_tensors, pair_constants, see_through
+from hieronnx.match.tensors import find_behind, map_tensors, pair_constants, see_through
 
 # A node that may do the work of more calls than this does not do the work of all.
 _MANY = 8
@@ -75,13 +75,19 @@ def read_scopes(view: View, hierarchy: Hierarchy) -> list[Attribution | None]:
 
 
 def carry_scopes(
-    a: View, scopes: Sequence[Attribution | None], b: View, tree: CallTree, fixed: Mapping[int, int] | None = None
+    a: View,
+    scopes: Sequence[Attribution | None],
+    b: View,
+    tree: CallTree,
+    fixed: Mapping[int, int] | None = None,
+    weights: Mapping[int, int] | None = None,
 ) -> Carried:
     """Attribute the nodes of graph B from the scopes of the nodes of graph A, None where one has none.
 
-    `fixed` are tensors of B that are known to be tensors of A, whatever their names.
+    `fixed` are tensors of B that are known to be tensors of A, whatever their names; `weights` constants of B that are
+    known to hold constants of A in some form.
     """
-    matcher = Matcher(a, b, fixed).run()
+    matcher = Matcher(a, b, fixed, weights).run()
     attributor = _Attributor(scopes, tree, matcher)
     nodes = attributor.run()
     tensors = [None if t is None else attributor.replaced.get(t, t) for t in map_tensors(matcher)]
@@ -247,7 +253,7 @@ class _Attributor:
             readers = [r for t in node.makes for r in b.consumers[t]]
             if not self._idle.get(index) or not all(r in self._idle for r in readers):
                 continue
-            tensor, nodes = matcher.find_behind(index) or (None, ())
+            tensor, nodes = find_behind(matcher, index) or (None, ())
             same = None if tensor is None else matcher.tensor_in_a[tensor]
             producer = None if same is None else self._a.producers[same]
             maker = None if producer is None else self._attribute(index, self._core([producer]), False)
@@ -266,11 +272,12 @@ class _Attributor:
         rest = [n for n in core if n not in own]
         others = [n for n in match.group if n != last]
         # A member that feeds another group may have its work in this region already.
-        done = {member: set(self.work.get(member, ())).intersection(rest) for member in others}
+        done = {member: sorted(set(self.work.get(member, ())).intersection(rest)) for member in others}
         taken = {n for work in done.values() for n in work}
         left = [n for n in rest if n not in taken] or rest
         free = [member for member in others if not done[member]]
-        claims = divide_region(self._matcher, free if own else [*free, last], left)
+        known = {member: work for member, work in done.items() if work}
+        claims = divide_region(self._matcher, match, free if own else [*free, last], left, known)
         claims.setdefault(last, own)
         only_moves = self._b.nodes[last].op in DATA_MOVEMENT_OPS and len(self._b.nodes[last].outputs) == 1
         claimants = Counter(n for claimed in claims.values() for n in claimed)

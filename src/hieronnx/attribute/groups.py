@@ -10,15 +10,15 @@ upstream.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 from typing import TypeAlias
 
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.view import View
 from hieronnx.match.align.sequences import group
-from hieronnx.match.structure import Matcher
+from hieronnx.match.structure import Match, Matcher
 
 _NEARBY = 200
 _MANY = 6
@@ -28,15 +28,17 @@ Claims: TypeAlias = dict[int, list[int]]
 """For each node of B the nodes of A whose work it may do; where two claim one node, it is open who does it."""
 
 
-def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int]) -> Claims:
-    """Divide the nodes of a region of A among nodes of B."""
+def divide_region(
+    matcher: Matcher, match: Match, members: Sequence[int], region: Sequence[int], done: Claims
+) -> Claims:
+    """Divide nodes of A, of a match's region, among nodes of B, of its group; `done` is what others of them do."""
     a, b = matcher.a, matcher.b
-    order = _Order(a, region, b, members)
+    order = _Order(a, {*match.region, *region}, b, match.group)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
     for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
         if len(free) == len(nodes):
             claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
-    order.add_claims(claims)
+    order.add_claims({**done, **claims})
     # The name of an operator without its domain: what a tool writes in its own does the same work.
     types_a = {n: a.nodes[n].op.rpartition("::")[2] for n in region}
     types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
@@ -45,7 +47,7 @@ def divide_region(matcher: Matcher, members: Sequence[int], region: Sequence[int
     _claim_behind(matcher, claims, region)
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
-        order.add_claims(claims)
+        order.add_claims({**done, **claims})
         claimed_by_others = {n for claimed in claims.values() for n in claimed}
         claims[idle[0]] = order.filter_possible(idle[0], [n for n in region if n not in claimed_by_others])
     return claims
@@ -168,7 +170,13 @@ def _find_nearest(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> 
 
 
 class _Order:
-    """Keeps claims of nodes of B on nodes of A in order: work that comes first in A does not come later in B.
+    """Keeps claims of nodes of B on nodes of A in order: what needs the work of others in B needs it in A.
+
+        A: q ─ Mul ─ s ─┐              B: q ─ t1 ─ Mul ─ t2 ─┐
+           k ─ Mul ─ r ─┴─ MatMul         k ─ t3 ─ Mul ─ t4 ─┴─ MatMul
+
+    If t1 is known to be made of q, the first Mul does the work of the one behind q. Of what a node does in A some must
+    be behind it, for a node of B may do the work of several branches.
 
     A set of nodes of A is a number with a bit for the position of each in the region.
     """
@@ -176,26 +184,36 @@ class _Order:
     def __init__(self, a: View, region: Iterable[int], b: View, members: Iterable[int]) -> None:
         self._members, nodes = sorted(members), sorted(region)
         self._positions = {node: position for position, node in enumerate(nodes)}
+        self._all = (1 << len(nodes)) - 1
         edges = _find_edges(a, nodes)
         own = [1 << position for position in range(len(nodes))]
-        self._before = _collect(edges, own)
-        self._after = _collect(_reverse(edges), own)
+        self._before = _collect(edges, own, or_, 0)
+        self._after = _collect(_reverse(edges), own, or_, 0)
         self._edges = _find_edges(b, self._members)
-        self._forbidden: dict[int, int] = {}
+        self._possible = dict.fromkeys(self._members, self._all)
 
     def add_claims(self, claims: Claims) -> None:
-        """Forbid each node of B what lies in A before the claims of those before it, or after the claims of others."""
-        before, after = (
-            [reduce(or_, (sets[self._positions[n]] for n in claims.get(member, ())), 0) for member in self._members]
-            for sets in (self._before, self._after)
-        )
-        upstream, downstream = _collect(self._edges, before), _collect(_reverse(self._edges), after)
-        self._forbidden = {m: upstream[at] | downstream[at] for at, m in enumerate(self._members)}
+        """Forbid each node of B what comes in A before the claims of those before it, or has nothing to do with them.
+
+        And what comes after the claims of those behind it, or has nothing to do with these.
+        """
+        possible = dict.fromkeys(self._members, self._all)
+        for edges, before, after in (
+            (self._edges, self._before, self._after),
+            (_reverse(self._edges), self._after, self._before),
+        ):
+            claimed = [[self._positions[n] for n in claims.get(member, ())] for member in self._members]
+            forbidden = _collect(edges, [_join(before, at) for at in claimed], or_, 0)
+            needed = [_join(after, at) | _join_bits(at) if at else self._all for at in claimed]
+            required = _collect(edges, needed, and_, self._all)
+            for at, member in enumerate(self._members):
+                possible[member] &= required[at] & ~forbidden[at]
+        self._possible = possible
 
     def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
         """Return the nodes of A whose work a node of B can do."""
-        forbidden = self._forbidden.get(member, 0)
-        return [node for node in nodes if not forbidden >> self._positions[node] & 1]
+        possible = self._possible[member]
+        return [node for node in nodes if possible >> self._positions[node] & 1]
 
 
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
@@ -205,13 +223,23 @@ def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
     return [(positions[producer], position) for producer, position in feeds if producer in positions]
 
 
+def _join(sets: Sequence[int], positions: Iterable[int]) -> int:
+    return reduce(or_, (sets[position] for position in positions), 0)
+
+
+def _join_bits(positions: Iterable[int]) -> int:
+    return reduce(or_, (1 << position for position in positions), 0)
+
+
 def _reverse(edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(after, before) for before, after in sorted(edges, reverse=True)]
 
 
-def _collect(edges: Iterable[tuple[int, int]], own: Sequence[int]) -> list[int]:
-    """Return for each position the union of what those have that come before it."""
-    received = [0] * len(own)
+def _collect(
+    edges: Iterable[tuple[int, int]], own: Sequence[int], join: Callable[[int, int], int], start: int
+) -> list[int]:
+    """Return for each position what those have together that come before it."""
+    received = [start] * len(own)
     for giver, taker in edges:
-        received[taker] |= received[giver] | own[giver]
+        received[taker] = join(received[taker], join(received[giver], own[giver]))
     return received

@@ -232,7 +232,7 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
     index = WeightIndex()
     agreeing = compared = 0
     for tensor in new.choose(old):
-        array = new.read(tensor)
+        array = _read_numbers(new.contents, tensor)
         if array is None or not np.ptp(array) > 0:
             continue
         alike = old.by_size[array.size]
@@ -240,7 +240,7 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
         agrees = False
         for candidates in (named, alike[:_MOST_CANDIDATES]):  # the others are read only if names do not lead there
             for candidate in candidates if not agrees else ():
-                if a.names[candidate] not in index and (content := old.read(candidate)) is not None:
+                if a.names[candidate] not in index and (content := _read_numbers(old.contents, candidate)) is not None:
                     index.add((a.names[candidate],), content)
             agrees = agrees or index.find(array) is not None
         agreeing += agrees
@@ -250,17 +250,51 @@ def compare_files(original: OpenedModel, a: View, transformed: OpenedModel, b: V
     return SharedWeights(compared, agreeing, new.has_bytes and not old.has_bytes)
 
 
+def pair_weights(
+    original: OpenedModel, a: View, transformed: OpenedModel, b: View
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return for constants of a transformed file those of the original that they hold, whatever their names.
+
+    The first are those that hold the same numbers, the second all others: turned, in fewer bits, or scaled by channel.
+    All weights are read: this is for files without names.
+    """
+    old, new = Contents.of(original, a), Contents.of(transformed, b)
+    index = WeightIndex()
+    for tensor in sorted(old.tensors):
+        array = _read_numbers(old, tensor)
+        if array is not None and is_distinctive(array):
+            index.add((str(tensor),), array)
+    same: dict[int, int] = {}
+    altered: dict[int, int] = {}
+    for tensor in sorted(new.tensors):
+        array = _read_numbers(new, tensor)
+        held = None if array is None or array.size < FEW else index.find(array)
+        if held is not None and len(held.parameters) == 1:
+            of_a = int(held.parameters[0])
+            is_same = held.how == "value" and new.tensors[tensor].shape == old.tensors[of_a].shape
+            (same if is_same else altered)[tensor] = of_a
+    return same, altered
+
+
+def _read_numbers(contents: Contents, tensor: int) -> Array | None:
+    """Read a constant; None where it is not there: a hierarchy can be carried without the weights."""
+    try:
+        return as_numbers(contents.read(tensor))
+    except HieronnxError:
+        return None
+
+
 class _FileWeights:
     """The initializers of a file's main graph, read when they are asked for."""
 
     def __init__(self, opened: OpenedModel, view: View) -> None:
-        self._contents = Contents.of(opened, view)
+        self.contents = Contents.of(opened, view)
         self.by_size: dict[int, list[int]] = defaultdict(list)
         """Those that can be compared, by how many elements they have."""
         self.has_bytes = False
         """Whether there are some with elements of 8 bits or less."""
         for tensor in view.constants:
-            weight = None if view.tensor_graphs[tensor] else self._contents.tensors.get(tensor)
+            weight = None if view.tensor_graphs[tensor] else self.contents.tensors.get(tensor)
             if weight is None or weight.size < FEW:
                 continue
             if weight.dtype in _FLOATS and weight.size <= _MOST_ELEMENTS:
@@ -273,10 +307,3 @@ class _FileWeights:
         sizes = (size for size in self.by_size if size in counts)
         chosen = ((counts[size], size, tensor) for size in sizes for tensor in self.by_size[size])
         return [tensor for _, _, tensor in nsmallest(_MOST_READ, chosen)]
-
-    def read(self, tensor: int) -> Array | None:
-        """Read a weight; None where it is not there: a hierarchy can be carried without the weights."""
-        try:
-            return as_numbers(self._contents.read(tensor))
-        except HieronnxError:
-            return None

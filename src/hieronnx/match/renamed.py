@@ -1,15 +1,20 @@
-"""Pairing the tensors of two graphs that are the same but for their names.
+"""Pairing the tensors of two graphs where names tell nothing.
+
+Where nothing but names differs, all are paired:
 
     A: x ─┬─ MatMul (wq) ─ q ─┐                  B: t0 ─┬─ MatMul (t1) ─ t3 ─┐
           └─ MatMul (wk) ─ k ─┴─ Sub ─ y                └─ MatMul (t2) ─ t4 ─┴─ Sub ─ t5
 
-From the inputs, nothing tells the two MatMuls apart. From the outputs there is one way only: t5 is y, so the two that Sub
-reads are q and k, in this order. Whatever an output is computed from is paired so, or the graphs are not the same.
+From the inputs, nothing tells the two MatMuls apart. From the outputs there is one way only: t5 is y, so what Sub reads
+is q and k, in this order. Whatever an output is computed from is paired so, or the graphs are not the same.
+
+Where a tool changed the graph as well, weights that it left as they were are fixed points, and so is what is computed
+with them: t3 is q, if t1 holds the numbers of wq.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
@@ -17,6 +22,35 @@ from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 def pair_renamed(a: View, b: View) -> dict[int, int] | None:
     """Return for the tensors of B those of A, where B is A under other names; None where more than names differs."""
     return _Walk(a, b).run()
+
+
+def pair_results(a: View, b: View, weights: Mapping[int, int]) -> dict[int, int]:
+    """Return for tensors of B those of A where each is computed with a weight by one node alone, the same one.
+
+    Args:
+        a: The graph before.
+        b: The graph after.
+        weights: For weights of B those of A that hold the same numbers.
+    """
+    pairs: dict[int, int] = {}
+    for of_b, of_a in weights.items():
+        readers, others = b.consumers[of_b], a.consumers[of_a]
+        if len(readers) == len(others) == 1:
+            node, other = b.nodes[readers[0]], a.nodes[others[0]]
+            if _is_same_work(a, b, node, other, weights) and NO_TENSOR not in (node.outputs[0], other.outputs[0]):
+                pairs[node.outputs[0]] = other.outputs[0]
+    return pairs
+
+
+def _is_same_work(a: View, b: View, node: ViewNode, other: ViewNode, weights: Mapping[int, int]) -> bool:
+    """Say whether a node of B does what one of A does, with the same constants."""
+    if (node.op, node.attributes, len(node.inputs)) != (other.op, other.attributes, len(other.inputs)) or node.bodies:
+        return False
+    constants = ((x, y) for x, y in zip(node.inputs, other.inputs, strict=True) if x in b.constants or y in a.constants)
+    keys = ((x, y, b.constants.get(x), a.constants.get(y)) for x, y in constants)
+    return all(
+        weights.get(x) == y or (of_b is not None and of_b == of_a and not _is_named(of_b)) for x, y, of_b, of_a in keys
+    )
 
 
 class _Walk:

@@ -51,19 +51,23 @@ class Matcher:
         passed_on: for each node of B that was inserted and only passes a tensor on, the tensor of A that this is; None
             for a constant that A does not have.
         graph_in_a: for each graph of B the graph of A that it is.
-        fixed: tensors of B that are known to be tensors of A, whatever their names.
+        fixed: tensors of B that are known to be tensors of A, whatever their names. `weights` are constants of B that
+            are known to hold constants of A in some form: turned, or in fewer bits.
     """
 
-    def __init__(self, a: View, b: View, fixed: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, a: View, b: View, fixed: Mapping[int, int] | None = None, weights: Mapping[int, int] | None = None
+    ) -> None:
         self.a, self.b, self.values = a, b, Values(a)
         self.kinds = OperatorKinds(a, b, self.values)
         self.matches: dict[int, Match] = {}
         self.tensor_in_a: list[int | None] = [None] * len(b.names)
         self.passed_on: dict[int, int | None] = {}
         self.graph_in_a: dict[int, int] = {}
-        self.fixed = fixed or {}
+        self.fixed, self._weights = fixed or {}, weights or {}
         self._fixed_in_a = set(self.fixed.values())
-        self._renamed = {a.names[t]: t for of_b, t in self.fixed.items() if a.names[t] != b.names[of_b]}
+        self.renamed = {a.names[t]: t for of_b, t in self.fixed.items() if a.names[t] != b.names[of_b]}
+        """The fixed points that have another name in B, by that in A."""
         self._names_in_b = {name for tensor, name in enumerate(b.names) if tensor not in self.fixed}
         named = (t for t, name in enumerate(a.names) if name and t not in self._fixed_in_a)
         self._by_name = group(named, a.names.__getitem__)
@@ -73,6 +77,10 @@ class Matcher:
         """The constants of A that B holds under their names."""
         self._taken: set[int] = set()
         """Nodes of A that a node of B stands for."""
+        self._guessed: set[int] = set()
+        """Tensors of B that may be others of A than was found: what is computed from them may be, too."""
+        self._guesses: set[int] = set()
+        """Nodes of A that a node of B may stand for: so may others of B."""
         self._reordered = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in LAYOUT_OPS}
         self._restored = {node.inputs[0]: node.outputs[0] for node in b.nodes if node.op in DEQUANTIZE_OPS}
         self._outputs = dict(self._pair_ends(a.graphs[0].outputs, b.graphs[0].outputs))
@@ -86,7 +94,8 @@ class Matcher:
             if graph.owner is None and graph.key in functions:
                 self._pair_graphs(functions[graph.key], number)
         for tensor in self.b.constants:
-            self.tensor_in_a[tensor] = same = self._find_by_name(tensor)
+            same = self._weights[tensor] if tensor in self._weights else self.find_by_name(tensor)
+            self.tensor_in_a[tensor] = same
             if same is not None:
                 self._held[same] = tensor
         for index in self.b.file_order:
@@ -116,7 +125,7 @@ class Matcher:
         for of_b, of_a in pairs:
             self.tensor_in_a[of_b] = of_a
 
-    def _find_by_name(self, tensor: int) -> int | None:
+    def find_by_name(self, tensor: int) -> int | None:
         """Return A's tensor of the same name: in the graph that corresponds, or the only one there is.
 
         In a function that runs more than once a name of another graph can only be that of one of the runs. An output of
@@ -140,9 +149,9 @@ class Matcher:
         node = self.b.nodes[index]
         named: dict[int, int] = {}
         for tensor in node.makes:
-            same, reordered = self._find_by_name(tensor), self._reordered.get(tensor)
+            same, reordered = self.find_by_name(tensor), self._reordered.get(tensor)
             if same is None and reordered is not None:  # the name may be that of the same tensor in another layout
-                same = self._find_by_name(reordered)
+                same = self.find_by_name(reordered)
             if same is not None:
                 named[tensor] = same
         if node.op in LAYOUT_OPS and self._reorder(index, named):
@@ -168,6 +177,9 @@ class Matcher:
         self.matches[index] = match
         self._taken.update(match.region)
         self._add_tensors(outputs)
+        if not match.proven:
+            self._guessed.update(self.b.nodes[index].makes)
+            self._guesses.update(match.region)
 
     def _reorder(self, index: int, named: Mapping[int, int]) -> bool:
         """Match a tensor in another layout with A's tensor of its name, if the tensor read is known to be that."""
@@ -184,11 +196,13 @@ class Matcher:
         output = self.b.nodes[index].outputs[0]
         if same is not None:
             for further in find_readers(self.b, output)[1]:
-                named = self._find_by_name(further)
+                named = self.find_by_name(further)
                 if named is not None and source[named] != source[same]:
                     return  # it takes part in what is done to the tensor: a quantization that clips is a Relu
         if same is not None or read in self.b.constants:
             self.passed_on[index] = self.tensor_in_a[output] = same
+            if read in self._guessed:
+                self._guessed.add(output)
 
     def _match_by_kind(self, index: int) -> None:
         """Match a node of new names with one of A that reads the same and is an operator of the same kind."""
@@ -198,21 +212,26 @@ class Matcher:
         of_a = [t for t in read if t is not None]
         if graph is None or node.bodies or not of_a or len(of_a) < len(read) or NO_TENSOR in node.outputs[:1]:
             return
-        if any(self._find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
+        if any(self.find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
             return  # a group with the node that makes the known tensor says more
         match = self.kinds.find(index, graph, of_a, self._held, lambda n: n not in self._taken and not self._is_in_b(n))
         if match is not None:
             region, sure = match
             last = self.a.nodes[region[-1]]
             outputs = _pair_outputs(node, last) if node.op == last.op else {node.outputs[0]: last.outputs[0]}
-            self._add_match(index, Match(region, sure), outputs.items())
+            proven = sure and self._is_certain(index, self.kinds.find_same_reading(region[0]))
+            self._add_match(index, Match(region, proven), outputs.items())
+
+    def _is_certain(self, index: int, alike: Iterable[int]) -> bool:
+        """Say whether what a node of B reads is certain, and what else stands for nodes of A that are alike."""
+        return self._guessed.isdisjoint(self.b.nodes[index].reads) and self._guesses.isdisjoint(alike)
 
     # Where an output has its name ------------------------------------------------------------------------
 
     def _match_by_name(self, index: int, outputs: Mapping[int, int]) -> Match | None:
         """Match a node of B with the region of A that makes its outputs, `outputs`, from what the node reads."""
         node = self.b.nodes[index]
-        group, boundary = self._gather_group(index)
+        group, boundary = self.gather_group(index)
         region = self._find_region(list(outputs.values()), boundary)
         producer = self.a.producers[next(iter(outputs.values()))]
         assert producer is not None
@@ -266,12 +285,12 @@ class Matcher:
             match = None if feeder is None else self.matches.get(feeder)
             if feeder is None or match is None or not match.altered or named is None or number[named] == number[of_a]:
                 continue
-            region = self._find_region([of_a], self._gather_group(feeder)[1])
+            region = self._find_region([of_a], self.gather_group(feeder)[1])
             if region is not None:
                 self.matches[feeder] = Match(region, True, match.group, altered=True)
                 self.tensor_in_a[of_b] = of_a
 
-    def _gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
+    def gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
         """Return the node with those behind its unknown inputs, and the fixed points where they end."""
         group, boundary, pending = {index: None}, [], [index]
         constant = self.b.flow.constant
@@ -282,7 +301,7 @@ class Matcher:
                 same = self.tensor_in_a[tensor] if producer not in self.passed_on else self.passed_on[producer]
                 restored = self._restored.get(tensor)  # the same tensor, not in few bits
                 if same is None and restored is not None and restored not in self.b.nodes[index].makes:
-                    same = self._find_by_name(restored)
+                    same = self.find_by_name(restored)
                 if same is not None:
                     boundary.append(same)
                 elif producer is not None and producer not in group and (of_constants or not constant[tensor]):
@@ -303,6 +322,7 @@ class Matcher:
         region: dict[int, None] = {}
         ends = {number[tensor] for tensor in boundary}
         pending, first = list(outputs), set(outputs)
+        of_constants = all(constant[tensor] for tensor in outputs)
         while pending:
             tensor = pending.pop()
             if tensor not in first and number[tensor] in ends:
@@ -315,38 +335,12 @@ class Matcher:
             if producer in region:
                 continue
             region[producer] = None
-            if constant[tensor] and tensor not in first:
+            if constant[tensor] and tensor not in first and not of_constants:
                 continue  # folded, or of a shape: part of the region, but nothing that it must be closed over
             if len(region) > _REGION_LIMIT:
                 return None
             pending.extend(a.nodes[producer].reads)
         return tuple(sorted(region))
-
-    def find_behind(self, index: int) -> tuple[int, tuple[int, ...]] | None:
-        """Find what a node without a match was put behind: it makes a tensor of A from that very tensor.
-
-            A: x ─ MatMul ─ a ─ Relu ─ y          B: x ─ MatMul ─ new ─ Mul ─ a ─ Relu ─ y
-
-        Returns the tensor, `new`, and the nodes behind it, Mul; None if others read `new` as well.
-        """
-        b, number = self.b, self.values.number
-        is_open = len(b.nodes[index].makes) == 1 and index not in self.matches and index not in self.passed_on
-        if not is_open:
-            return None
-        made = b.nodes[index].makes[0]
-        same = self._find_by_name(made)
-        if same is None:  # its name may be that of a fixed point which has another in B
-            same = self._renamed.get(b.names[made])
-        if same is None:
-            return None
-        nodes, _ = self._gather_group(index)
-        read = {t: self.tensor_in_a[t] for n in nodes for t in b.nodes[n].reads}
-        found = [t for t, of_a in read.items() if of_a is not None and number[of_a] == number[same]]
-        if len(found) != 1 or found[0] in b.graphs[b.tensor_graphs[found[0]]].outputs:
-            return None
-        between = (found[0], *(t for n in nodes if n != index for t in b.nodes[n].makes))
-        readers = {r for t in between for r in b.consumers[t] if not all(b.flow.constant[o] for o in b.nodes[r].makes)}
-        return (found[0], nodes) if readers.issubset(nodes) else None
 
     # Where the names are new -----------------------------------------------------------------------------
 
@@ -361,7 +355,7 @@ class Matcher:
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
         chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)] or same
         classes = {self.values.key(n) for n in chosen}
-        return Match((chosen[0],), True) if len(classes) == 1 else None
+        return Match((chosen[0],), self._is_certain(index, same)) if len(classes) == 1 else None
 
     def _is_in_b(self, node: int) -> bool:
         """Say whether B has an output of a node of A, going by names."""

@@ -219,3 +219,30 @@ def _pair_pieces(matcher: Matcher) -> Iterator[tuple[int, int]]:
 def _axis(node: ViewNode, type_: TensorType) -> int:
     axis = node.attribute("axis")
     return axis % len(type_.shape) if isinstance(axis, int) else 0
+
+
+def find_behind(matcher: Matcher, index: int) -> tuple[int, tuple[int, ...]] | None:
+    """Find what a node without a match was put behind: it makes a tensor of A from that very tensor.
+
+        A: x ─ MatMul ─ a ─ Relu ─ y          B: x ─ MatMul ─ new ─ Mul ─ a ─ Relu ─ y
+
+    Returns the tensor, `new`, and the nodes behind it, Mul; None if others read `new` as well.
+    """
+    b, number = matcher.b, matcher.values.number
+    is_open = len(b.nodes[index].makes) == 1 and index not in matcher.matches and index not in matcher.passed_on
+    if not is_open:
+        return None
+    made = b.nodes[index].makes[0]
+    same = matcher.find_by_name(made)
+    if same is None:  # its name may be that of a fixed point which has another in B
+        same = matcher.renamed.get(b.names[made])
+    if same is None:
+        return None
+    nodes, _ = matcher.gather_group(index)
+    read = {t: matcher.tensor_in_a[t] for n in nodes for t in b.nodes[n].reads}
+    found = [t for t, of_a in read.items() if of_a is not None and number[of_a] == number[same]]
+    if len(found) != 1 or found[0] in b.graphs[b.tensor_graphs[found[0]]].outputs:
+        return None
+    between = (found[0], *(t for n in nodes if n != index for t in b.nodes[n].makes))
+    readers = {r for t in between for r in b.consumers[t] if not all(b.flow.constant[o] for o in b.nodes[r].makes)}
+    return (found[0], nodes) if readers.issubset(nodes) else None

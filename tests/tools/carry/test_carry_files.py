@@ -226,19 +226,19 @@ def test_a_chain_of_tools_loses_nothing_more(tmp_path: Path) -> None:
 # --- by value ---
 
 
-@pytest.mark.parametrize("tool", ["ort-extended", "onnxsim"])
-def test_values_tell_what_names_do_not(tool: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tool", "least"), [("ort-extended", 0.5), ("onnxsim", 1.0)])
+def test_values_tell_what_names_do_not(tool: str, least: float, tmp_path: Path) -> None:
     source, made = optimized("bert", "dynamo", tool)
     onnx.save(anonymize(onnx.load(made)), tmp_path / "renamed.onnx")
     by_structure = carry(source, tmp_path / "renamed.onnx")
     by_value = carry(source, tmp_path / "renamed.onnx", by_value=True, output=tmp_path / "out.onnx")
-    assert "--by-value" in by_structure.notes[0]
+    assert [("--by-value" in note) for note in by_structure.notes] == ([True] if least < 1 else [])
     assert by_value.notes == ()
     named = carry(source, made).hierarchy.nodes
-    for result, least in ((by_structure, 0.2), (by_value, 0.8)):
+    for result, share in ((by_structure, least), (by_value, 0.8)):
         pairs = zip(result.hierarchy.nodes, named, strict=True)
         right = sum(not {a.scope, *a.origins}.isdisjoint({b.scope, *b.origins}) for a, b in pairs)
-        assert right >= least * len(named)
+        assert right >= share * len(named)
 
 
 def test_inputs_to_run_on_can_be_given(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ def test_a_file_with_other_names_is_not_refused(tool: str, tmp_path: Path) -> No
 
 
 def test_what_ran_somewhere_in_the_model_does_not_count_as_known(tmp_path: Path) -> None:
-    source, made = optimized("convnext", "torchscript", "ort-extended")
+    source, made = optimized("segformer", "torchscript", "ort-extended")
     onnx.save(anonymize(onnx.load(made)), tmp_path / "renamed.onnx")
     hierarchy = carry(source, tmp_path / "renamed.onnx").hierarchy
     at_root = [node for node in hierarchy.nodes if node.scope == ROOT]

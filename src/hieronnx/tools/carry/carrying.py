@@ -13,6 +13,7 @@ from hieronnx.attribute.blocks import find_usual
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
+from hieronnx.attribute.weights import pair_weights
 from hieronnx.errors import InputError, check_known
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, find_beside, load
@@ -22,7 +23,7 @@ from hieronnx.graph.view import ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy, add_consumers
 from hieronnx.hierarchy.records import CONFIDENCE, LEVELS, BoundTensor, Call, CallId, Initializer, Node
 from hieronnx.match.align.sequences import group
-from hieronnx.match.renamed import pair_renamed
+from hieronnx.match.renamed import pair_renamed, pair_results
 from hieronnx.tools.carry.pair import Pair, open_pair, run_pair
 from hieronnx.tools.carry.result import CarryResult, LostCall, RewrittenNodes
 from hieronnx.tools.precision.result import PrecisionReport
@@ -87,12 +88,12 @@ def carry(
 
 
 def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
-    """Say so if a tool renamed everything and structure alone did not tell enough."""
+    """Say so if a tool renamed everything and nothing else told enough."""
     nodes = moved.hierarchy.nodes
     weak = sum(node.evidence in _WEAK for node in nodes)
     if pair.fixed is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
         yield (
-            f"the tool renamed the tensors, and structure alone leaves {weak} of {len(nodes)} nodes to be guessed; "
+            f"the tool renamed the tensors, and weights and structure leave {weak} of {len(nodes)} nodes to be guessed; "
             "--by-value (by_value=True) runs both models and finds more"
         )
 
@@ -140,8 +141,13 @@ Examine: TypeAlias = Callable[[Pair, Transfer], PrecisionReport]
 def transfer(pair: Pair) -> Transfer:
     """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
-    fixed = pair.fixed or (pair_renamed(pair.a, pair.b) if is_renamed(pair.a, pair.b) else None)
-    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, fixed)
+    fixed, weights = pair.fixed, {}
+    if fixed is None and is_renamed(pair.a, pair.b):
+        fixed = pair_renamed(pair.a, pair.b)
+        if fixed is None:
+            same, altered = pair_weights(pair.before, pair.a, pair.after, pair.b)
+            fixed, weights = pair_results(pair.a, pair.b, same), {**altered, **same}
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, fixed, weights)
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
     hierarchy = replace(before, calls=calls, nodes=nodes, initializers=initializers, strategy="carried")

@@ -93,7 +93,7 @@ def _note_names(pair: Pair, moved: Transfer) -> Iterator[str]:
     weak = sum(node.evidence in _WEAK for node in nodes)
     if pair.fixed is None and weak > _MANY * len(nodes) and is_renamed(pair.a, pair.b):
         yield (
-            f"the tool renamed the tensors, and weights and structure leave {weak} of {len(nodes)} nodes to be guessed; "
+            f"the tool renamed the tensors; weights and structure leave {weak} of {len(nodes)} nodes to be guessed; "
             "--by-value (by_value=True) runs both models and finds more"
         )
 

@@ -199,3 +199,25 @@ def test_a_mask_that_is_reshaped_says_nothing_of_what_it_masks() -> None:
     """
     held = hold(before, after)
     assert (held["p"], held["r"], held["y"]) == ("p", "r", "y")
+
+
+def test_a_reshape_behind_which_a_cast_was_put_is_read_by_the_same_operators() -> None:
+    before = """
+        main (float[n, m] x, int64[2] s) => (float[k, l] y) {
+            r = Reshape (x, s)
+            t = Tanh (r)
+            y = Neg (t)
+        }
+    """
+    after = """
+        main (float[n, m] x, int64[2] s) => (float[k, l] y) {
+            r_cast = Reshape (x, s)
+            r = Cast <to = 10> (r_cast)
+            t = Tanh (r)
+            u = Cast <to = 1> (t)
+            y = Neg (u)
+        }
+    """
+    held = hold(before, after)
+    assert held["r"] == "r_cast"
+    assert held["t"] == "t"

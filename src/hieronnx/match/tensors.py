@@ -14,6 +14,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 
 from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
+from hieronnx.match.kinds import find_readers
 from hieronnx.match.structure import Matcher
 
 
@@ -170,8 +171,8 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
             if node.op not in RESHAPE_OPS:
                 is_same = not data or not reshaped.issuperset(data)
             elif same is not None and a.names[same] != b.names[tensor]:
-                readers = {a.nodes[reader].op for reader in a.consumers[same]}
-                is_same = all(b.nodes[reader].op in readers for reader in b.consumers[tensor])
+                readers = {a.nodes[reader].op for reader in find_readers(a, same)[0]}
+                is_same = all(b.nodes[reader].op in readers for reader in find_readers(b, tensor)[0])
             else:
                 is_same = same is not None
             if not is_same:

@@ -10,11 +10,12 @@ call is not known exactly.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
 
 from hieronnx.attribute.blocks import find_usual
 from hieronnx.files.claims import Finding, call_place, node_place
+from hieronnx.graph.operators import RESHAPE_OPS
 from hieronnx.graph.view import TensorType, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
@@ -60,12 +61,22 @@ def _check_crossings(
             _, left, entered = fork(makers[tensor].call, reader.call)
             gates = [(left, returned, "return"), (entered, received, "receive")]
             passed = [(call, tensors[call], verb) for call, tensors, verb in gates if call is not None]
-            if all(tensors is not None and tensor not in tensors for _, tensors, _ in passed):
+            if all(tensors is not None and not _is_among(view, tensor, index, tensors) for _, tensors, _ in passed):
                 why = ", and ".join(f"'{call}' did not {verb} it" for call, _, verb in passed)
                 message = f"it reads '{view.names[tensor]}' of {makers[tensor]}, but {why}"
                 yield Finding(
                     "boundaries", "warning", node_place(*reader.node.key, reader.node.name), message, _OTHERWISE
                 )
+
+
+def _is_among(view: View, tensor: int, reader: int, tensors: Set[int]) -> bool:
+    """Say whether a tensor is one of some, or a matrix that is one of them for those who do not read it as a matrix.
+
+    Gemm ─ m ─┬─ Reshape ─ y, which the call returned
+              └─ Gemm
+    """
+    others = (view.nodes[other] for other in view.consumers[tensor] if other != reader)
+    return tensor in tensors or any(o.op in RESHAPE_OPS and not tensors.isdisjoint(o.outputs) for o in others)
 
 
 def _find_data(view: View, nodes: Sequence[Placed | None]) -> dict[int, Placed]:

@@ -1,4 +1,4 @@
-"""The check `boundaries` on tensors in blocks of channels."""
+"""The check `boundaries` on tensors that tools wrote in another form: in blocks of channels, as matrices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import hieronnx
-from support.exports import quiet
+from support.exports import exported, quiet
 
 
 class Squeeze(nn.Module):
@@ -27,3 +27,8 @@ def test_what_is_read_in_blocks_was_returned_in_the_usual_order(tmp_path: Path) 
         hieronnx.export(model, (torch.randn(1, 16, 16, 16),), tmp_path / "m.onnx", exporter="torchscript")
     hieronnx.optimize(tmp_path / "m.onnx", output=tmp_path / "fast.onnx", tool="ort-all")
     assert list(hieronnx.validate(tmp_path / "fast.onnx", strict=True)) == []
+
+
+def test_what_is_read_as_a_matrix_was_returned_in_its_shape(tmp_path: Path) -> None:
+    hieronnx.optimize(exported("electra", "dynamo").result.path, output=tmp_path / "simple.onnx", tool="onnxsim")
+    assert list(hieronnx.validate(tmp_path / "simple.onnx", strict=True)) == []

@@ -680,3 +680,49 @@ def test_absurd_sizes_of_inputs_are_one_line(size: str, tmp_path: Path) -> None:
     assert result.exit_code == 2
     told = r"error: input 'input_ids': shape .* has more than .* elements, .*; give smaller sizes\n"
     assert re.fullmatch(told, result.stderr)
+
+
+def test_quiet_commands_print_nothing_where_nothing_is_wrong(tmp_path: Path) -> None:
+    model, made = tmp_path / "demo.onnx", tmp_path / "made.onnx"
+    commands = [
+        ("export", "demo", "-o", model),
+        ("optimize", model, "-o", made, "--with", "ort-basic", "--verify"),
+        ("carry", model, made, "-o", made),
+        ("quantize", model, "-o", tmp_path / "int8.onnx", "--with", "dynamic"),
+        ("annotate", model, "--model", "demo", "-o", tmp_path / "annotated.onnx"),
+        ("place", model, "-o", tmp_path / "placed.onnx", "--on", "cpu:*"),
+        ("extract", model, "blocks.0", "-o", tmp_path / "part.onnx"),
+        ("replace", model, "blocks.0", tmp_path / "part.onnx", "-o", tmp_path / "replaced.onnx"),
+        ("split", model, "--stages", "2", "--into", tmp_path / "stages"),
+        ("fold", model, "-o", tmp_path / "folded.onnx"),
+        ("unfold", tmp_path / "folded.onnx", "-o", tmp_path / "unfolded.onnx"),
+    ]
+    for command in commands:
+        result = run(*command, "--quiet")
+        assert (result.exit_code, result.stdout) == (0, ""), command
+    assert run("validate", model, "--quiet").stdout == "nothing wrong\n"
+
+
+BAKED = """
+from torch import nn
+
+
+class Baked(nn.Module):
+    def forward(self, x):
+        return x / float(x.shape[0])
+"""
+
+
+def test_quiet_commands_print_what_is_wrong(tmp_path: Path) -> None:
+    run("export", "demo", "-o", tmp_path / "demo.onnx")
+    model = onnx.load(tmp_path / "demo.onnx")
+    model.graph.node[-1].metadata_props[0].value = "nothing"
+    onnx.save(model, tmp_path / "demo.onnx")
+    result = run("validate", tmp_path / "demo.onnx", "--quiet")
+    assert result.exit_code == 1
+    assert re.fullmatch(r"\d+ errors?(, \d+ \w+)*: failed\n", result.stdout)
+    (tmp_path / "baked.py").write_text(BAKED)
+    options = ("--input", "x=float32[3,2]", "--exporter", "torchscript", "--dynamic", "x:0=rows", "--quiet")
+    result = run("export", f"{tmp_path / 'baked.py'}:Baked", "-o", tmp_path / "baked.onnx", *options)
+    assert result.exit_code == 1
+    assert "at rows 6" in result.stdout

@@ -27,7 +27,9 @@ from hieronnx.report.names import clean_line
     help="htp: by the values that model and file compute; usage_based: by parameters and dataflow, nothing is run.",
 )
 @click.pass_context
-def annotate_command(context: click.Context, /, file: Path, target: str, as_json: bool, **options: Any) -> None:
+def annotate_command(
+    context: click.Context, /, file: Path, target: str, as_json: bool, quiet: bool, **options: Any
+) -> None:
     """Give FILE the hierarchy of its PyTorch model, every node with how that is known.
 
     FILE may come from any exporter, with any names, and through optimizers. The model must have its weights. Both are
@@ -68,4 +70,4 @@ def annotate_command(context: click.Context, /, file: Path, target: str, as_json
         else:
             click.echo(clean_line(str(error)), err=True)
         context.exit(FOUND_SOMETHING)
-    show_written(result, render_annotation, "tree", as_json=as_json)
+    show_written(result, render_annotation, "tree", as_json=as_json, quiet=quiet)

@@ -18,14 +18,20 @@ if TYPE_CHECKING:
 
 
 def show_carried(
-    result: CarryResult, original: Path, *, as_json: bool, verified: VerifyResult | None = None, depth: int = 1
+    result: CarryResult,
+    original: Path,
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    verified: VerifyResult | None = None,
+    depth: int = 1,
 ) -> None:
     """Print what was carried, notes apart; they are for people."""
     from hieronnx.report.summary import render_carry
 
     print_notes(() if as_json else result.notes)
     render = partial(render_carry, depth=depth)
-    show_written(result, render, "compare", original, as_json=as_json, verified=verified)
+    show_written(result, render, "compare", original, as_json=as_json, quiet=quiet, verified=verified)
 
 
 def finish_tool(
@@ -35,6 +41,7 @@ def finish_tool(
     *,
     verified: bool,
     as_json: bool,
+    quiet: bool,
     depth: int | None = None,
     **options: Any,
 ) -> None:
@@ -45,8 +52,10 @@ def finish_tool(
             from hieronnx.tools.verify.verifying import verify
 
             verification = verify(options["output"], model, progress=report)
-    show_carried(result, model, as_json=as_json, verified=verification, depth=1 if depth is None else depth)
-    if verification is not None and not verification.passed:
+    is_wrong = verification is not None and not verification.passed
+    depth = 1 if depth is None else depth
+    show_carried(result, model, as_json=as_json, quiet=quiet and not is_wrong, verified=verification, depth=depth)
+    if is_wrong:
         context.exit(FOUND_SOMETHING)
 
 
@@ -66,7 +75,14 @@ def finish_tool(
 )
 @click.pass_obj
 def carry_command(
-    debug: bool, /, original: Path, transformed: Path, inputs: Path | None, as_json: bool, **options: Any
+    debug: bool,
+    /,
+    original: Path,
+    transformed: Path,
+    inputs: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Carry the hierarchy of ORIGINAL onto TRANSFORMED, which a tool made of it.
 
@@ -87,4 +103,4 @@ def carry_command(
     with working(debug=debug) as report:
         report("carrying the hierarchy")
         result = carry(original, transformed, inputs=feeds, **options)
-    show_carried(result, original, as_json=as_json)
+    show_carried(result, original, as_json=as_json, quiet=quiet)

@@ -106,11 +106,19 @@ def print_notes(texts: Iterable[str]) -> None:
 
 
 def show(
-    result: Result, render: Callable[..., str], *, as_json: bool, after: str = "", verified: VerifyResult | None = None
+    result: Result,
+    render: Callable[..., str],
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    after: str = "",
+    verified: VerifyResult | None = None,
 ) -> None:
-    """Print a result: as JSON, or rendered, with how it was verified and a last line after it."""
+    """Print a result: as JSON, else rendered, with how it was verified and a last line; or, quiet, not at all."""
     if as_json:
         print_json(result.to_dict() if verified is None else {**result.to_dict(), "verified": verified.to_dict()})
+        return
+    if quiet:
         return
     text = ""
     if verified is not None:
@@ -126,12 +134,13 @@ def show_written(
     command: str | None,
     *others: Path,
     as_json: bool,
+    quiet: bool = False,
     verified: VerifyResult | None = None,
 ) -> None:
     """Print a result and the command to try next on the file that was written, after other files."""
     words = [shlex.quote(str(path)) for path in (*others, result.path)]
     following = clean_line(f"next: hieronnx {command} {' '.join(words)}") if command else ""
-    show(result, render, as_json=as_json, after=following, verified=verified)
+    show(result, render, as_json=as_json, quiet=quiet, after=following, verified=verified)
 
 
 def check_reports(reports: Iterable[Path | None], read: Iterable[Path | None]) -> None:

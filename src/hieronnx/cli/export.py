@@ -63,6 +63,7 @@ def export_command(
     input_names: str | None,
     output_names: str | None,
     as_json: bool,
+    quiet: bool,
     verified: bool,
     **options: Any,
 ) -> None:
@@ -113,11 +114,11 @@ def export_command(
             from hieronnx.tools.verify.verifying import verify
 
             verification = verify(options["output"], model, loaded.args, loaded.kwargs, progress=report)
-    following = "tree" if result.hierarchy.calls else None
-    show_written(result, render_export, following, as_json=as_json, verified=verification)
-    if verification is not None and not verification.passed:
-        context.exit(FOUND_SOMETHING)
+    failed = verification is not None and not verification.passed
     differs = result.topology is not None and not result.topology.same
     fixed = result.axes is not None and result.axes.problem is not None
-    if differs or fixed or result.findings or result.problem is not None:
+    is_wrong = failed or differs or fixed or bool(result.findings) or result.problem is not None
+    following = "tree" if result.hierarchy.calls else None
+    show_written(result, render_export, following, as_json=as_json, quiet=quiet and not is_wrong, verified=verification)
+    if is_wrong:
         context.exit(FOUND_SOMETHING)

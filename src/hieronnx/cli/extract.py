@@ -70,8 +70,7 @@ def extract_command(
 
     result = extract(model, *targets, output=output, relative_names=relative_names)
     print_notes(note_torch_scopes(str(model), result.hierarchy.strategy))
-    if as_json or not quiet:
-        show(result, render_extraction, as_json=as_json)
+    show(result, render_extraction, as_json=as_json, quiet=quiet)
 
 
 def _extract_all(model: Path, target: str, folder: Path, relative_names: bool, quiet: bool, as_json: bool) -> None:

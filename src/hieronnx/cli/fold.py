@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import show
-from hieronnx.cli.options import json_option, output_option, path_argument
+from hieronnx.cli.options import output_option, path_argument, report_options
 
 
 @click.command("fold", short_help="Make modules functions, one for all that compute the same.")
@@ -23,7 +23,7 @@ from hieronnx.cli.options import json_option, output_option, path_argument
     is_flag=True,
     help="Let a function have nodes of other calls where data leaves its call and comes back.",
 )
-@json_option
+@report_options
 def fold_command(
     model: Path,
     patterns: tuple[str, ...],
@@ -32,6 +32,7 @@ def fold_command(
     classes: str | None,
     take_in: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Make the module calls of MODEL functions: one for all that compute the same, weights as arguments.
 
@@ -49,4 +50,4 @@ def fold_command(
 
     names = [name.strip() for name in (classes or "").split(",") if name.strip()]
     result = fold(model, *patterns, output=output, depth=depth, classes=names, take_in=take_in)
-    show(result, render_fold, as_json=as_json)
+    show(result, render_fold, as_json=as_json, quiet=quiet)

@@ -64,6 +64,8 @@ verify_option = click.option(
     "--verify", "verified", is_flag=True, help="Verify what was written, module by module; exit code 1 if one is wrong."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+report_options = _combine(quiet_option("Print the report only if something is wrong; notes go to stderr."), json_option)
+"""For commands that write a model."""
 output_option = click.option(
     "-o",
     "--output",
@@ -76,7 +78,7 @@ writing_options = _combine(
     output_option,
     click.option("--no-embed", "embed", is_flag=True, callback=_negate, help="Write no hierarchy into the ONNX file."),
     click.option("--no-sidecar", "sidecar", is_flag=True, callback=_negate, help="Write no _hierarchy.json beside it."),
-    json_option,
+    report_options,
 )
 quantizer_options = _combine(
     click.option(

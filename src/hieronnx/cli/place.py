@@ -23,7 +23,7 @@ from hieronnx.cli.options import path_argument, writing_options
 )
 @click.option("--providers", default="", metavar="NAME,NAME", help="Execution providers to try it with: cuda,cpu.")
 @click.option("--no-check", is_flag=True, help="Do not load the file in ONNX Runtime to see what each node is given.")
-def place_command(model: Path, providers: str, no_check: bool, as_json: bool, **options: Any) -> None:
+def place_command(model: Path, providers: str, no_check: bool, as_json: bool, quiet: bool, **options: Any) -> None:
     """Write MODEL with ONNX Runtime's layer annotations, by module, and the session options to use.
 
     \b
@@ -38,4 +38,4 @@ def place_command(model: Path, providers: str, no_check: bool, as_json: bool, **
     names = parse_names(providers) if providers else ()
     result = place(model, providers=names, check=not no_check, **options)
     print_notes(result.notes)
-    show_written(result, render_placement, None, as_json=as_json)
+    show_written(result, render_placement, None, as_json=as_json, quiet=quiet)

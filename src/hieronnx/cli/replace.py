@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_notes, show
-from hieronnx.cli.options import json_option, output_option, path_argument
+from hieronnx.cli.options import output_option, path_argument, report_options
 
 
 @click.command("replace", short_help="Put a part in the place of a module call.")
@@ -15,8 +15,8 @@ from hieronnx.cli.options import json_option, output_option, path_argument
 @click.argument("target")
 @path_argument("part")
 @output_option
-@json_option
-def replace_command(model: Path, target: str, part: Path, output: Path, as_json: bool) -> None:
+@report_options
+def replace_command(model: Path, target: str, part: Path, output: Path, as_json: bool, quiet: bool) -> None:
     """Put PART in the place of the module call TARGET of MODEL: what 'extract' gave, optimized, quantized or corrected.
 
     Inputs and outputs are matched by name, by argument or by position; types and sizes must fit, and what differs is
@@ -33,4 +33,4 @@ def replace_command(model: Path, target: str, part: Path, output: Path, as_json:
 
     result = replace(model, target, part, output=output)
     print_notes(result.notes)
-    show(result, render_replacement, as_json=as_json)
+    show(result, render_replacement, as_json=as_json, quiet=quiet)

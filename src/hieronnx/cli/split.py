@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hieronnx.cli.console import FOUND_SOMETHING, print_notes, show
-from hieronnx.cli.options import json_option, path_argument
+from hieronnx.cli.options import path_argument, report_options
 
 
 @click.command("split", short_help="Cut a model into stages that run one after the other.")
@@ -42,7 +42,7 @@ from hieronnx.cli.options import json_option, path_argument
 @click.option(
     "--inputs", type=click.Path(path_type=Path), metavar="FILE.npz", help="For --check: arrays by name; else random."
 )
-@json_option
+@report_options
 @click.pass_context
 def split_command(
     context: click.Context,
@@ -51,6 +51,7 @@ def split_command(
     memory_limit: str | None,
     dims: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Cut MODEL into stages, each a model with its own hierarchy, and say what crosses each cut.
@@ -74,6 +75,6 @@ def split_command(
     limit = None if memory_limit is None else parse_bytes(memory_limit)
     result = split(model, memory_limit=limit, dims=dict(map(parse_dim, dims)), **options)
     print_notes(result.notes)
-    show(result, render_split, as_json=as_json)
+    show(result, render_split, as_json=as_json, quiet=quiet and result.passed)
     if not result.passed:
         context.exit(FOUND_SOMETHING)

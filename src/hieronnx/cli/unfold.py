@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_notes, show
-from hieronnx.cli.options import json_option, output_option, path_argument
+from hieronnx.cli.options import output_option, path_argument, report_options
 
 
 @click.command("unfold", short_help="Write functions out, with all names and scopes as they were.")
 @path_argument("model")
 @output_option
-@json_option
-def unfold_command(model: Path, output: Path, as_json: bool) -> None:
+@report_options
+def unfold_command(model: Path, output: Path, as_json: bool, quiet: bool) -> None:
     """Write out the functions of MODEL. Of what 'hieronnx fold' made, it gives the same file back.
 
     Of any other file all functions are written out; where it has no hierarchy, it gets one from their names.
@@ -28,4 +28,4 @@ def unfold_command(model: Path, output: Path, as_json: bool) -> None:
 
     result = unfold(model, output=output)
     print_notes(result.notes)
-    show(result, render_unfold, as_json=as_json)
+    show(result, render_unfold, as_json=as_json, quiet=quiet)

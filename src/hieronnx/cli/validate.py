@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hieronnx.cli.options import (
     input_options,
     json_option,
     path_argument,
+    quiet_option,
     threshold_option,
     trust_option,
 )
@@ -49,6 +51,7 @@ _OF_MODELS = ("arrays", "inputs", "input_specs", "inputs_from", "with_past", "tr
 @arrays_option
 @input_options
 @trust_option
+@quiet_option("Print the verdict alone, one line.")
 @json_option
 @click.pass_context
 def validate_command(
@@ -58,6 +61,7 @@ def validate_command(
     thresholds: tuple[str, ...],
     target: str | None,
     as_json: bool,
+    quiet: bool,
     **options: Any,
 ) -> None:
     """Check MODEL, its hierarchy, and whether the two belong together.
@@ -97,5 +101,5 @@ def validate_command(
             report("comparing")
             options |= {"reference": loaded.model, "args": loaded.args, "kwargs": loaded.kwargs, "inputs": arrays}
             result = validate(model, **options)
-    show(result, render_findings, as_json=as_json)
+    show(result, partial(render_findings, quiet=quiet), as_json=as_json)
     context.exit(0 if result.passed else FOUND_SOMETHING)

@@ -19,8 +19,12 @@ _MOST_ALIKE = 5
 _SEVERITY_STYLES = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
-def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
+def render_findings(result: ValidateResult, *, colour: bool = False, quiet: bool = False) -> str:
     """Render findings as a table, many of a kind by the first few; every category; and what it all comes to."""
+    counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
+    verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
+    if quiet:
+        return verdict
     parts = [f"fixed: {what}" for what in result.fixed]
     if result.findings:
         table = make_table("severity", "check", "place", "what is wrong", "what to do")
@@ -36,6 +40,4 @@ def render_findings(result: ValidateResult, *, colour: bool = False) -> str:
         attributed = sum(share.attributed or 0 for share in result.categories)
         nodes = sum(share.total for share in result.categories)
         parts.append(f"{attributed:,} of {count(nodes, 'node')} attributed{below}")
-    counts = ", ".join(count(number, severity) for severity, number in result.counts.items() if number)
-    verdict = f"{counts}: {'passed' if result.passed else 'failed'}" if counts else "nothing wrong"
     return join_blocks(*parts, verdict)

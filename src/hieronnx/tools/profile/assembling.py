@@ -18,12 +18,13 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Node
 from hieronnx.tools.carry.carrying import Transfer, transfer
 from hieronnx.tools.carry.pair import Pair
+from hieronnx.tools.profile.counting import ModelCounts, is_blocked, multiplies
 from hieronnx.tools.profile.joining import JoinedKernel, join_kernels
 from hieronnx.tools.profile.measuring import Measured
 from hieronnx.tools.profile.result import KINDS, CallTime, Kernel, KernelShare, Machine
 from hieronnx.tools.profile.roofline import find_bound
 from hieronnx.tools.profile.sharing import WorkOfOrigins
-from hieronnx.tools.profile.work import find_input_shapes, measure_kernel
+from hieronnx.tools.profile.work import KernelWork, find_input_shapes, measure_kernel
 
 _MEMCPY = frozenset({"MemcpyFromHost", "MemcpyToHost"})
 _MOST_NAMES = 3
@@ -51,13 +52,11 @@ def assemble(measured: Measured, machine: Machine | None) -> Assembled:
     if not shapes:  # it ran elsewhere
         ran = ((nodes[kernel.node], kernel.events) for kernel in joined if kernel.node is not None)
         shapes = find_input_shapes(pair.after.model, ran)
-    origins = WorkOfOrigins(pair, moved, bind_axes(pair.before.model, shapes))
+    counts = ModelCounts(pair, moved, bind_axes(pair.before.model, shapes))
+    maker = _KernelMaker(pair, moved, counts, nodes)
     samples = np.array([kernel.samples for kernel in joined], np.float64)
     quartiles = np.quantile(samples, (0.25, 0.5, 0.75), axis=1).T.tolist()
-    kernels = [
-        _make_kernel(kernel, times, pair, moved, origins, nodes)
-        for kernel, times in zip(joined, quartiles, strict=True)
-    ]
+    kernels = [maker.make(kernel, times) for kernel, times in zip(joined, quartiles, strict=True)]
     sums = _CallSums(moved.hierarchy, kernels)
     spreads = _Spreads(sums, samples, measured.sessions)
     timing = _CallTiming(sums, spreads, _tell_elsewhere(pair, sums), machine)
@@ -77,36 +76,47 @@ def _find_nodes(pair: Pair) -> dict[int, ir.Node]:
     return nodes
 
 
-def _make_kernel(
-    joined: JoinedKernel,
-    quartiles: Sequence[float],
-    pair: Pair,
-    moved: Transfer,
-    origins: WorkOfOrigins,
-    nodes: Mapping[int, ir.Node],
-) -> Kernel:
-    node = None if joined.node is None else moved.hierarchy.node_by_key[pair.b.node_keys[joined.node]]
-    of_graph = None if joined.node is None else nodes[joined.node]
-    weights = {ROOT: 1.0} if node is None else origins.weigh(node)
-    work = measure_kernel(of_graph, joined.events)
-    low, middle, high = quartiles
-    return Kernel(
-        name=joined.name,
-        op_type=joined.op_type or ("" if of_graph is None else of_graph.op_type),
-        domain="" if of_graph is None else of_graph.domain,
-        provider=joined.provider,
-        kind=_find_kind(node),
-        us=middle,
-        spread_us=(high - low) / 2,
-        count=joined.counts[joined.run],
-        node=node,
-        origins=() if node is None else tuple(weights),
-        shares=tuple(_divide(middle, weights)),
-        multiply_adds=work.multiply_adds,
-        bytes=work.bytes,
-        peak_memory=work.peak_memory,
-        allocated=work.allocated,
-    )
+class _KernelMaker:
+    """Makes the records of kernels, of what was joined to each node."""
+
+    def __init__(self, pair: Pair, moved: Transfer, counts: ModelCounts, nodes: Mapping[int, ir.Node]) -> None:
+        self._view, self._hierarchy, self._counts, self._nodes = pair.b, moved.hierarchy, counts, nodes
+        self._origins = WorkOfOrigins(pair, counts)
+
+    def make(self, joined: JoinedKernel, quartiles: Sequence[float]) -> Kernel:
+        """Make the record of a kernel."""
+        number = joined.node
+        node = None if number is None else self._hierarchy.node_by_key[self._view.node_keys[number]]
+        of_graph = None if number is None else self._nodes[number]
+        weights = {ROOT: 1.0} if node is None else self._origins.weigh(node)
+        work = self._measure(joined)
+        low, middle, high = quartiles
+        return Kernel(
+            name=joined.name,
+            op_type=joined.op_type or ("" if of_graph is None else of_graph.op_type),
+            domain="" if of_graph is None else of_graph.domain,
+            provider=joined.provider,
+            kind=_find_kind(node),
+            us=middle,
+            spread_us=(high - low) / 2,
+            count=joined.counts[joined.run],
+            node=node,
+            origins=() if node is None else tuple(weights),
+            shares=tuple(_divide(middle, weights)),
+            multiply_adds=work.multiply_adds,
+            bytes=work.bytes,
+            peak_memory=work.peak_memory,
+            allocated=work.allocated,
+        )
+
+    def _measure(self, joined: JoinedKernel) -> KernelWork:
+        """Measure what a kernel does."""
+        if joined.node is None:
+            return measure_kernel(None, joined.events)
+        viewed, number = self._view.nodes[joined.node], joined.node
+        filled_up = is_blocked(viewed) and multiplies(viewed)
+        of_model = self._counts.count_kernel(number) if filled_up else None
+        return measure_kernel(self._nodes[number], joined.events, filled_up=filled_up, of_model=of_model)
 
 
 def _find_kind(node: Node | None) -> str:

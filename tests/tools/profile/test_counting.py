@@ -50,6 +50,8 @@ def test_a_call_has_the_multiply_adds_of_the_model_at_every_level(odd: Path, lev
     counted = hieronnx.analyze(odd, dims={"batch": 3})
     assert result.calls[0].multiply_adds == counted.total.multiply_adds
     assert all(kernel.multiply_adds is not None for kernel in result.kernels)
+    by_name = {node.attribution.origins[0].module: node.multiply_adds for node in counted.nodes if node.multiply_adds}
+    assert {call.module: call.own_multiply_adds for call in result.calls if call.own_multiply_adds} == by_name
 
 
 class Picked(nn.Module):

@@ -101,7 +101,7 @@ class _KernelMaker:
             spread_us=(high - low) / 2,
             count=joined.counts[joined.run],
             node=node,
-            origins=() if node is None else tuple(weights),
+            origins=() if node is None else tuple(dict.fromkeys(node.origins)) or (node.scope,),
             shares=tuple(_divide(middle, weights)),
             multiply_adds=work.multiply_adds,
             bytes=work.bytes,
@@ -130,10 +130,11 @@ def _find_kind(node: Node | None) -> str:
 
 
 def _divide(us: float, weights: Mapping[CallId, float]) -> list[KernelShare]:
-    """Divide a kernel's time; the last part is what is left, so that the parts add up."""
-    *first, last = weights
-    parts = [KernelShare(call.module, call.number, us * weights[call]) for call in first]
-    return [*parts, KernelShare(last.module, last.number, us - fsum(part.us for part in parts))]
+    """Divide a kernel's time; the largest part is what is left, so that the parts add up."""
+    times = {call: us * part for call, part in weights.items()}
+    largest = max(weights, key=lambda call: weights[call])
+    times[largest] = us - fsum(time for call, time in times.items() if call != largest)
+    return [KernelShare(call.module, call.number, part, times[call]) for call, part in weights.items()]
 
 
 # -- calls ------------------------------------------------------------------------------------------------
@@ -150,8 +151,7 @@ class _CallSums:
         """For each call its times in these kernels."""
         for place, kernel in enumerate(kernels):
             for share in kernel.shares:
-                part = share.us / kernel.us if kernel.us else 1 / len(kernel.shares)
-                self.parts[CallId(share.module, share.call)].append((place, part))
+                self.parts[CallId(share.module, share.call)].append((place, share.part))
                 self.shares[CallId(share.module, share.call)].append(share.us)
 
     def add_own(self, values: Sequence[float] | _Samples) -> dict[CallId, Any]:

@@ -19,10 +19,11 @@ module is not known; or of no node of the graph at all. The last two count at th
 
 @dataclass(frozen=True, slots=True)
 class KernelShare(Result):
-    """The part of a kernel's time that is a call's."""
+    """The part of a kernel that is a call's, and its time; the parts of a kernel add up to 1."""
 
     module: str
     call: int
+    part: float
     us: float
 
 

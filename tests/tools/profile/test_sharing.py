@@ -49,6 +49,8 @@ def test_where_nothing_tells_who_multiplies_the_call_above_has_it(tmp_path: Path
     assert calls["0"].own_multiply_adds == 8 * 32 * 32
     assert calls["0.0"].own_multiply_adds == calls["0.1"].own_multiply_adds == 0
     assert calls["0"].own_us == result.kernels[0].us
+    assert calls["0.0"].elsewhere == calls["0.1"].elsewhere == "its node runs in '0'"
+    assert calls["0"].elsewhere == ""
 
 
 @pytest.mark.parametrize("tool", ["ort-extended", "ort-all"])

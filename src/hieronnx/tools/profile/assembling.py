@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from hieronnx.errors import count, list_some
 from hieronnx.graph.building import view_model
 from hieronnx.graph.shapes import bind_axes
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -19,6 +18,7 @@ from hieronnx.hierarchy.records import ROOT, Call, CallId, Node
 from hieronnx.tools.carry.carrying import Transfer, transfer
 from hieronnx.tools.carry.pair import Pair
 from hieronnx.tools.profile.counting import ModelCounts, is_blocked, multiplies
+from hieronnx.tools.profile.elsewhere import tell_elsewhere
 from hieronnx.tools.profile.joining import JoinedKernel, join_kernels
 from hieronnx.tools.profile.measuring import Measured
 from hieronnx.tools.profile.result import KINDS, CallTime, Kernel, KernelShare, Machine
@@ -27,7 +27,6 @@ from hieronnx.tools.profile.sharing import WorkOfOrigins
 from hieronnx.tools.profile.work import KernelWork, find_input_shapes, measure_kernel
 
 _MEMCPY = frozenset({"MemcpyFromHost", "MemcpyToHost"})
-_MOST_NAMES = 3
 _Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -59,7 +58,7 @@ def assemble(measured: Measured, machine: Machine | None) -> Assembled:
     kernels = [maker.make(kernel, times) for kernel, times in zip(joined, quartiles, strict=True)]
     sums = _CallSums(moved.hierarchy, kernels)
     spreads = _Spreads(sums, samples, measured.sessions)
-    timing = _CallTiming(sums, spreads, _tell_elsewhere(pair, sums), machine)
+    timing = _CallTiming(sums, spreads, tell_elsewhere(pair.hierarchy, moved.hierarchy, kernels), machine)
     calls = [timing.time(call) for call in moved.hierarchy.calls]
     by_kind = {kind: fsum(kernel.us for kernel in kernels if kernel.kind == kind) for kind in KINDS}
     total = fsum(kernel.us for kernel in kernels)
@@ -255,58 +254,3 @@ def _collect(sums: _CallSums) -> dict[CallId, set[int]]:
         if call.parent is not None:
             below[call.parent] |= below[call.id]
     return below
-
-
-# -- work that was moved ----------------------------------------------------------------------------------
-
-
-def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
-    """Tell of each call without a kernel of its own where the work of its nodes is done now."""
-    before = Counter(node.scope for node in pair.hierarchy.nodes if node.evidence != "root")
-    folded: dict[CallId, list[str]] = defaultdict(list)
-    for initializer in sums.hierarchy.initializers:
-        for origin in initializer.origins:
-            folded[origin].append(initializer.name)
-    told = {call: "its work was folded into a weight" for call in folded if call not in before}
-    for call, nodes in before.items():
-        places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
-        if any(_is_own(sums.kernels[place], call) for place in places):
-            continue
-        others = _find_others(call, (sums.kernels[place] for place in places))
-        same = others.pop(call.module, None)
-        what = f"its {nodes} nodes" if nodes > 1 else "its node"
-        if others:
-            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others.values())}"
-        elif same is not None:
-            told[call] = f"its work is done once, in {_name_some([same])}"
-        elif folded[call]:
-            into = "a weight" if len(folded[call]) == 1 else count(len(folded[call]), "weight")
-            told[call] = f"{what} {'were' if nodes > 1 else 'was'} folded into {into}"
-        else:
-            told[call] = f"nothing is left to run of {what}"
-    without_nodes = [call for call in sums.parts if call not in before and call not in told]
-    return told | {call: where for call in without_nodes if (where := _tell_once(call, sums))}
-
-
-def _find_others(call: CallId, kernels: Iterable[Kernel]) -> dict[str, CallId]:
-    """Return the other calls whose work kernels do, by module; of one that was called several times, the first."""
-    others: dict[str, CallId] = {}
-    for origin in (origin for kernel in kernels for origin in kernel.origins if origin != call):
-        others.setdefault(origin.module, origin)
-    return others
-
-
-def _tell_once(call: CallId, sums: _CallSums) -> str:
-    """Tell who has the nodes that do the work of a call which has none, as of another one."""
-    nodes = (sums.kernels[place].node for place, _ in sums.parts[call])
-    scopes = dict.fromkeys(node.scope for node in nodes if node is not None and node.scope != call)
-    return f"its work is done once, in {_name_some(scopes)}" if scopes else ""
-
-
-def _name_some(calls: Iterable[CallId]) -> str:
-    return list_some([f"'{call}'" if call.module else "the root" for call in calls], _MOST_NAMES)
-
-
-def _is_own(kernel: Kernel, call: CallId) -> bool:
-    """Say whether a kernel is a call's alone, or runs a node of it that does the same for others."""
-    return not kernel.shared or (kernel.node is not None and kernel.node.scope == call)

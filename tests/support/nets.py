@@ -60,3 +60,13 @@ def export_stack(path: Path, inner: Sequence[int], *, width: int = 64, repeating
         warnings.simplefilter("ignore")
         hieronnx.export(Stack(blocks, width).eval(), (torch.randn(4, 32, width),), path, exporter="torchscript")
     return path
+
+
+class FoldedNorm(nn.Sequential):
+    """A convolution, the norm that exporters fold into its weight, and an activation."""
+
+    def __init__(self, inputs: int, outputs: int, size: int) -> None:
+        norm = nn.BatchNorm2d(outputs)
+        nn.init.uniform_(norm.weight)
+        nn.init.uniform_(norm.running_mean)
+        super().__init__(nn.Conv2d(inputs, outputs, size, padding=size // 2, bias=False), norm, nn.ReLU())

@@ -18,12 +18,12 @@ import numpy as np
 
 from hieronnx.attribute.weight_index import Array
 from hieronnx.files.weights import Contents
+from hieronnx.graph.operators import BLOCKED_DOMAIN
 from hieronnx.graph.view import View, ViewNode
 
 BLOCK_SIZES = (8, 16, 4)
 """How many channels a block may have: it depends on the processor that a file was optimized on."""
-_DOMAIN = "com.microsoft.nchwc::"
-_CONV, _TO_USUAL = f"{_DOMAIN}Conv", f"{_DOMAIN}ReorderOutput"
+_CONV, _TO_USUAL = f"{BLOCKED_DOMAIN}::Conv", f"{BLOCKED_DOMAIN}::ReorderOutput"
 _AXES = 4
 
 
@@ -78,7 +78,7 @@ def _walk_blocked(view: View) -> Iterator[ViewNode]:
     """Yield the nodes that make tensors in blocks."""
     blocked: set[int] = set()
     for node in view.nodes:
-        if node.op != _TO_USUAL and (node.op.startswith(_DOMAIN) or not blocked.isdisjoint(node.reads)):
+        if node.op != _TO_USUAL and (node.op.startswith(f"{BLOCKED_DOMAIN}::") or not blocked.isdisjoint(node.reads)):
             blocked.update(node.makes)
             yield node
 

@@ -21,7 +21,10 @@ DEQUANTIZE_OPS = frozenset({"DequantizeLinear", "com.microsoft::DequantizeLinear
 BOUNDING_OPS = frozenset({"Clip", "Relu"})
 """They bound values, which a rounding may do as well: what is out of its range becomes the nearest that is in it."""
 
-LAYOUT_OPS = frozenset({"com.microsoft.nchwc::ReorderInput", "com.microsoft.nchwc::ReorderOutput"})
+BLOCKED_DOMAIN = "com.microsoft.nchwc"
+"""The domain of operators that read and write channels in blocks, the last one filled up with zeros."""
+
+LAYOUT_OPS = frozenset({f"{BLOCKED_DOMAIN}::ReorderInput", f"{BLOCKED_DOMAIN}::ReorderOutput"})
 """They put their first input into another order in memory."""
 
 PASSTHROUGH_OPS = COPY_OPS | QUANTIZE_OPS | LAYOUT_OPS | DEQUANTIZE_OPS

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.growth import LONGEST_SHAPE, MOST_NUMBERS, check_growth
-from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.operators import BLOCKED_DOMAIN, SIZE_JOINING_OPS, SIZE_PICKING_OPS
 from hieronnx.graph.sizes import evaluate_size
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bodies, walk_nodes
@@ -206,7 +206,6 @@ def _is_short(tensor: onnx.TensorProto) -> bool:
 # -- standard operators in place of ONNX Runtime's own ----------------------------------------------------
 
 _RUNTIME = "com.microsoft"
-_BLOCKED = "com.microsoft.nchwc"
 
 _ALSO_LIKE_INPUT = {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
 # Their first output has the shape of their first input, and the one above too, where it is there.
@@ -237,9 +236,9 @@ def _replace_node(node: onnx.NodeProto, matrices: Collection[str]) -> Iterator[o
     `matrices` are the names of the initializers with two axes.
     """
     stand_ins: list[onnx.NodeProto] = []
-    if node.domain == _BLOCKED and node.op_type in _LIKE_BLOCKED:
+    if node.domain == BLOCKED_DOMAIN and node.op_type in _LIKE_BLOCKED:
         stand_ins = _imitate(node, node.op_type, (0, 1, 2))
-    elif node.domain == _BLOCKED and node.op_type == "ReorderInput" and not node.attribute:
+    elif node.domain == BLOCKED_DOMAIN and node.op_type == "ReorderInput" and not node.attribute:
         stand_ins = [helper.make_node("Identity", node.input[:1], node.output[:1])]
     elif node.domain == _RUNTIME or node.op_type == "SimplifiedLayerNormalization":
         stand_ins = _replace_runtime(node, matrices)

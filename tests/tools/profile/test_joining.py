@@ -98,3 +98,39 @@ def test_a_name_that_no_node_has_stays_a_kernel_of_its_own(tmp_path: Path) -> No
 def test_a_rounded_time_is_never_less_than_nothing(tmp_path: Path, rounded: int) -> None:
     joined = join(tmp_path, node("same", 20, 5 + rounded), node("loop", 20, 5), run(5, 60))
     assert joined["loop", "Loop"][0] == [0]
+
+
+# -- nodes without names ----------------------------------------------------------------------------------
+
+
+def join_unnamed(tmp_path: Path, *names: str) -> dict[str, str | None]:
+    """Join kernels to a chain of a named node and two pairs without names; return the outputs of the nodes."""
+    chain = [("Abs", "first"), ("Exp", ""), ("Neg", ""), ("Abs", "second"), ("Exp", ""), ("Neg", "")]
+    nodes = [helper.make_node(op, [f"t{n}"], [f"t{n + 1}"], name=name) for n, (op, name) in enumerate(chain)]
+    graph = helper.make_graph(nodes, "g", [value("t0")], [value("t6")])
+    view = view_model(ir.serde.deserialize_model(helper.make_model(graph)))
+    events = [node(name, 10 * place, 5) for place, name in enumerate(names, 1)]
+    for made in events:
+        made["args"] = {"op_name": made["name"].partition("_")[0]}
+    (tmp_path / "trace.json").write_text(json.dumps([*events, run(5, 500)]))
+    kernels = join_kernels(read_trace(tmp_path / "trace.json"), view)
+    return {k.name: None if k.node is None else view.node_key(k.node)[1] for k in kernels}
+
+
+def test_nodes_without_names_are_known_by_their_order(tmp_path: Path) -> None:
+    joined = join_unnamed(tmp_path, "first", "Exp_7", "Neg_8", "second", "Exp_3", "Neg_4")
+    assert joined == {"first": "t1", "Exp_7": "t2", "Neg_8": "t3", "second": "t4", "Exp_3": "t5", "Neg_4": "t6"}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("first", "Exp_7", "Neg_8", "second", "Exp_3", "Neg_4", "Exp_5"),  # one more than there are nodes
+        ("second", "Exp_7", "Neg_8", "first", "Exp_3", "Neg_4"),  # in another order than that of the file
+        ("first", "Exp_7", "Exp_3", "Neg_8", "second", "Neg_4"),
+    ],
+)
+def test_where_their_order_is_not_that_of_the_file_they_are_not_known(tmp_path: Path, names: tuple[str, ...]) -> None:
+    joined = join_unnamed(tmp_path, *names)
+    assert (joined["first"], joined["second"]) == ("t1", "t4")
+    assert joined["Exp_7"] is joined["Exp_3"] is None

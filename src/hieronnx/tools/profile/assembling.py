@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from hieronnx.errors import count, list_some
 from hieronnx.graph.building import view_model
 from hieronnx.graph.shapes import bind_axes
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, Call, CallId, Node
 from hieronnx.tools.carry.carrying import Transfer, transfer
 from hieronnx.tools.carry.pair import Pair
+from hieronnx.tools.profile.counting import ModelCounts, is_blocked, multiplies
+from hieronnx.tools.profile.elsewhere import tell_elsewhere
 from hieronnx.tools.profile.joining import JoinedKernel, join_kernels
 from hieronnx.tools.profile.measuring import Measured
 from hieronnx.tools.profile.result import KINDS, CallTime, Kernel, KernelShare, Machine
 from hieronnx.tools.profile.roofline import find_bound
 from hieronnx.tools.profile.sharing import WorkOfOrigins
-from hieronnx.tools.profile.work import find_input_shapes, measure_kernel
+from hieronnx.tools.profile.work import KernelWork, find_input_shapes, measure_kernel
 
 _MEMCPY = frozenset({"MemcpyFromHost", "MemcpyToHost"})
-_MOST_NAMES = 3
 _Samples = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -51,16 +51,14 @@ def assemble(measured: Measured, machine: Machine | None) -> Assembled:
     if not shapes:  # it ran elsewhere
         ran = ((nodes[kernel.node], kernel.events) for kernel in joined if kernel.node is not None)
         shapes = find_input_shapes(pair.after.model, ran)
-    origins = WorkOfOrigins(pair, moved, bind_axes(pair.before.model, shapes))
+    counts = ModelCounts(pair, moved, bind_axes(pair.before.model, shapes))
+    maker = _KernelMaker(pair, moved, counts, nodes)
     samples = np.array([kernel.samples for kernel in joined], np.float64)
     quartiles = np.quantile(samples, (0.25, 0.5, 0.75), axis=1).T.tolist()
-    kernels = [
-        _make_kernel(kernel, times, pair, moved, origins, nodes)
-        for kernel, times in zip(joined, quartiles, strict=True)
-    ]
+    kernels = [maker.make(kernel, times) for kernel, times in zip(joined, quartiles, strict=True)]
     sums = _CallSums(moved.hierarchy, kernels)
     spreads = _Spreads(sums, samples, measured.sessions)
-    timing = _CallTiming(sums, spreads, _tell_elsewhere(pair, sums), machine)
+    timing = _CallTiming(sums, spreads, tell_elsewhere(pair.hierarchy, moved.hierarchy, kernels), machine)
     calls = [timing.time(call) for call in moved.hierarchy.calls]
     by_kind = {kind: fsum(kernel.us for kernel in kernels if kernel.kind == kind) for kind in KINDS}
     total = fsum(kernel.us for kernel in kernels)
@@ -77,36 +75,47 @@ def _find_nodes(pair: Pair) -> dict[int, ir.Node]:
     return nodes
 
 
-def _make_kernel(
-    joined: JoinedKernel,
-    quartiles: Sequence[float],
-    pair: Pair,
-    moved: Transfer,
-    origins: WorkOfOrigins,
-    nodes: Mapping[int, ir.Node],
-) -> Kernel:
-    node = None if joined.node is None else moved.hierarchy.node_by_key[pair.b.node_keys[joined.node]]
-    of_graph = None if joined.node is None else nodes[joined.node]
-    weights = {ROOT: 1.0} if node is None else origins.weigh(node)
-    work = measure_kernel(of_graph, joined.events)
-    low, middle, high = quartiles
-    return Kernel(
-        name=joined.name,
-        op_type=joined.op_type or ("" if of_graph is None else of_graph.op_type),
-        domain="" if of_graph is None else of_graph.domain,
-        provider=joined.provider,
-        kind=_find_kind(node),
-        us=middle,
-        spread_us=(high - low) / 2,
-        count=joined.counts[joined.run],
-        node=node,
-        origins=() if node is None else tuple(weights),
-        shares=tuple(_divide(middle, weights)),
-        multiply_adds=work.multiply_adds,
-        bytes=work.bytes,
-        peak_memory=work.peak_memory,
-        allocated=work.allocated,
-    )
+class _KernelMaker:
+    """Makes the records of kernels, of what was joined to each node."""
+
+    def __init__(self, pair: Pair, moved: Transfer, counts: ModelCounts, nodes: Mapping[int, ir.Node]) -> None:
+        self._view, self._hierarchy, self._counts, self._nodes = pair.b, moved.hierarchy, counts, nodes
+        self._origins = WorkOfOrigins(pair, counts)
+
+    def make(self, joined: JoinedKernel, quartiles: Sequence[float]) -> Kernel:
+        """Make the record of a kernel."""
+        number = joined.node
+        node = None if number is None else self._hierarchy.node_by_key[self._view.node_keys[number]]
+        of_graph = None if number is None else self._nodes[number]
+        weights = {ROOT: 1.0} if node is None else self._origins.weigh(node)
+        work = self._measure(joined)
+        low, middle, high = quartiles
+        return Kernel(
+            name=joined.name,
+            op_type=joined.op_type or ("" if of_graph is None else of_graph.op_type),
+            domain="" if of_graph is None else of_graph.domain,
+            provider=joined.provider,
+            kind=_find_kind(node),
+            us=middle,
+            spread_us=(high - low) / 2,
+            count=joined.counts[joined.run],
+            node=node,
+            origins=() if node is None else tuple(dict.fromkeys(node.origins)) or (node.scope,),
+            shares=tuple(_divide(middle, weights)),
+            multiply_adds=work.multiply_adds,
+            bytes=work.bytes,
+            peak_memory=work.peak_memory,
+            allocated=work.allocated,
+        )
+
+    def _measure(self, joined: JoinedKernel) -> KernelWork:
+        """Measure what a kernel does."""
+        if joined.node is None:
+            return measure_kernel(None, joined.events)
+        viewed, number = self._view.nodes[joined.node], joined.node
+        filled_up = is_blocked(viewed) and multiplies(viewed)
+        of_model = self._counts.count_kernel(number) if filled_up else None
+        return measure_kernel(self._nodes[number], joined.events, filled_up=filled_up, of_model=of_model)
 
 
 def _find_kind(node: Node | None) -> str:
@@ -120,10 +129,11 @@ def _find_kind(node: Node | None) -> str:
 
 
 def _divide(us: float, weights: Mapping[CallId, float]) -> list[KernelShare]:
-    """Divide a kernel's time; the last part is what is left, so that the parts add up."""
-    *first, last = weights
-    parts = [KernelShare(call.module, call.number, us * weights[call]) for call in first]
-    return [*parts, KernelShare(last.module, last.number, us - fsum(part.us for part in parts))]
+    """Divide a kernel's time; the largest part is what is left, so that the parts add up."""
+    times = {call: us * part for call, part in weights.items()}
+    largest = max(weights, key=lambda call: weights[call])
+    times[largest] = us - fsum(time for call, time in times.items() if call != largest)
+    return [KernelShare(call.module, call.number, part, times[call]) for call, part in weights.items()]
 
 
 # -- calls ------------------------------------------------------------------------------------------------
@@ -140,8 +150,7 @@ class _CallSums:
         """For each call its times in these kernels."""
         for place, kernel in enumerate(kernels):
             for share in kernel.shares:
-                part = share.us / kernel.us if kernel.us else 1 / len(kernel.shares)
-                self.parts[CallId(share.module, share.call)].append((place, part))
+                self.parts[CallId(share.module, share.call)].append((place, share.part))
                 self.shares[CallId(share.module, share.call)].append(share.us)
 
     def add_own(self, values: Sequence[float] | _Samples) -> dict[CallId, Any]:
@@ -245,58 +254,3 @@ def _collect(sums: _CallSums) -> dict[CallId, set[int]]:
         if call.parent is not None:
             below[call.parent] |= below[call.id]
     return below
-
-
-# -- work that was moved ----------------------------------------------------------------------------------
-
-
-def _tell_elsewhere(pair: Pair, sums: _CallSums) -> dict[CallId, str]:
-    """Tell of each call without a kernel of its own where the work of its nodes is done now."""
-    before = Counter(node.scope for node in pair.hierarchy.nodes if node.evidence != "root")
-    folded: dict[CallId, list[str]] = defaultdict(list)
-    for initializer in sums.hierarchy.initializers:
-        for origin in initializer.origins:
-            folded[origin].append(initializer.name)
-    told = {call: "its work was folded into a weight" for call in folded if call not in before}
-    for call, nodes in before.items():
-        places = [place for place, _ in sums.parts.get(call, ()) if sums.kernels[place].kind != "inserted"]
-        if any(_is_own(sums.kernels[place], call) for place in places):
-            continue
-        others = _find_others(call, (sums.kernels[place] for place in places))
-        same = others.pop(call.module, None)
-        what = f"its {nodes} nodes" if nodes > 1 else "its node"
-        if others:
-            told[call] = f"{what} {'run' if nodes > 1 else 'runs'} in {_name_some(others.values())}"
-        elif same is not None:
-            told[call] = f"its work is done once, in {_name_some([same])}"
-        elif folded[call]:
-            into = "a weight" if len(folded[call]) == 1 else count(len(folded[call]), "weight")
-            told[call] = f"{what} {'were' if nodes > 1 else 'was'} folded into {into}"
-        else:
-            told[call] = f"nothing is left to run of {what}"
-    without_nodes = [call for call in sums.parts if call not in before and call not in told]
-    return told | {call: where for call in without_nodes if (where := _tell_once(call, sums))}
-
-
-def _find_others(call: CallId, kernels: Iterable[Kernel]) -> dict[str, CallId]:
-    """Return the other calls whose work kernels do, by module; of one that was called several times, the first."""
-    others: dict[str, CallId] = {}
-    for origin in (origin for kernel in kernels for origin in kernel.origins if origin != call):
-        others.setdefault(origin.module, origin)
-    return others
-
-
-def _tell_once(call: CallId, sums: _CallSums) -> str:
-    """Tell who has the nodes that do the work of a call which has none, as of another one."""
-    nodes = (sums.kernels[place].node for place, _ in sums.parts[call])
-    scopes = dict.fromkeys(node.scope for node in nodes if node is not None and node.scope != call)
-    return f"its work is done once, in {_name_some(scopes)}" if scopes else ""
-
-
-def _name_some(calls: Iterable[CallId]) -> str:
-    return list_some([f"'{call}'" if call.module else "the root" for call in calls], _MOST_NAMES)
-
-
-def _is_own(kernel: Kernel, call: CallId) -> bool:
-    """Say whether a kernel is a call's alone, or runs a node of it that does the same for others."""
-    return not kernel.shared or (kernel.node is not None and kernel.node.scope == call)

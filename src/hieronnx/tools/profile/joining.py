@@ -5,6 +5,12 @@ left without these; two nodes of one name are told apart by the node in whose bo
 
     MatMul  10 … 17  (body)   own 7
     Loop     5 … 19           own 7 = 14 - 7
+
+What ONNX Runtime writes out in place of an operator that it has no kernel for has no names. It runs a graph in the
+order in which it writes it, so that such nodes are known by their order:
+
+    file    conv   HardSigmoid   Mul     conv_1   HardSigmoid   Mul
+    trace   conv   HardSigmoid_7 Mul_8   conv_1   HardSigmoid_9 Mul_10
 """
 
 from __future__ import annotations
@@ -50,6 +56,7 @@ def join_kernels(trace: Trace, view: View) -> list[JoinedKernel]:
     for index, viewed in enumerate(view.nodes):
         # ONNX Runtime calls a node without a name after its operator, and a number that no file has.
         named[viewed.name or f"{viewed.op.rpartition('::')[2]}{_UNNAMED}"].append(index)
+    named |= {name: [node] for name, node in _pair_unnamed(trace, named, view).items()}
     kernels: dict[int | str, JoinedKernel] = {}
     for number, run in enumerate(trace.runs):
         for event, node, own in _walk_run(run, named, view):
@@ -65,6 +72,30 @@ def join_kernels(trace: Trace, view: View) -> list[JoinedKernel]:
             if kernel.run == number:
                 kernel.events.append(event)
     return sorted(kernels.values(), key=lambda kernel: (kernel.run, min(event.ts for event in kernel.events)))
+
+
+def _pair_unnamed(trace: Trace, named: Mapping[str, Sequence[int]], view: View) -> dict[str, int]:
+    """Pair the kernels that no node has the name of with the nodes that have none, both in their order.
+
+    Nothing is paired where an operator has more of the ones than of the others, or where nodes with names, or those
+    that were paired, ran in another order than that of the file.
+    """
+    order = [event for run in trace.runs[:1] for event in sorted(run, key=lambda event: event.ts)]
+    operators = {event.kernel: event.args.op_name for event in order}
+    paired: dict[str, int] = {}
+    for operator in dict.fromkeys(operators.values()):
+        nodes = named.get(f"{operator}{_UNNAMED}", ())
+        kernels = [name for name, op in operators.items() if op == operator and _is_unnamed(name, op, named)]
+        if len(nodes) == len(kernels) and not any(view.nodes[node].graph for node in nodes):
+            paired |= zip(kernels, nodes, strict=True)
+    known = {name: nodes[0] for name, nodes in named.items() if len(nodes) == 1} | paired
+    ran = [known[name] for name in operators if name in known and not view.nodes[known[name]].graph]
+    return paired if ran == sorted(ran) else {}
+
+
+def _is_unnamed(kernel: str, operator: str, named: Mapping[str, Sequence[int]]) -> bool:
+    """Say whether a kernel may be of a node without a name."""
+    return kernel not in named and kernel.startswith(f"{operator}_")
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, TypeAlias
 
-from hieronnx.errors import InputError, check_known, require
+from hieronnx.errors import InputError, check_known, count, list_some, require
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, open_model, require_hierarchy
 from hieronnx.files.torch_scopes import note_torch_scopes
@@ -32,6 +32,7 @@ _OVERSTATED = 0.8
 """Where a run takes less than this part of what its kernels add up to, the profiler counts for too much."""
 _ROUNDS = 2
 """Where calls seem to have changed, all is measured once more, and only what still seems so is a change."""
+_MOST_NAMES = 3
 _WARM = 2
 """With more runs than this, the first one of a trace can be left out."""
 
@@ -151,6 +152,7 @@ def _describe(
             *measured.notes,
             *note_torch_scopes(opened.name, strategy),
             *_note_kinds(assembled),
+            *_note_uncounted(assembled),
             *_note_profiler(measured, assembled),
         ),
     )
@@ -167,6 +169,16 @@ def _note_kinds(assembled: Assembled) -> list[str]:
             share = 100 * us / assembled.total_us if assembled.total_us else 0.0
             notes.append(f"{us:,.0f} µs ({share:.1f} %) are {why}; they count at the root")
     return notes
+
+
+def _note_uncounted(assembled: Assembled) -> list[str]:
+    """Say which kernels of the graph have multiply-adds that are not known."""
+    unknown = [kernel for kernel in assembled.kernels if kernel.node is not None and kernel.multiply_adds is None]
+    operators = sorted({kernel.operator for kernel in unknown})
+    return [
+        f"the multiply-adds of {count(len(unknown), 'kernel')} are not known ({list_some(operators, _MOST_NAMES)}): "
+        "those of a call with one of them are at least what is told"
+    ][: len(unknown)]
 
 
 def _note_profiler(measured: Measured, assembled: Assembled) -> list[str]:

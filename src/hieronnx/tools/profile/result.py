@@ -19,10 +19,11 @@ module is not known; or of no node of the graph at all. The last two count at th
 
 @dataclass(frozen=True, slots=True)
 class KernelShare(Result):
-    """The part of a kernel's time that is a call's."""
+    """The part of a kernel that is a call's, and its time; the parts of a kernel add up to 1."""
 
     module: str
     call: int
+    part: float
     us: float
 
 
@@ -42,8 +43,8 @@ class Kernel(Result):
         node: the node of the optimized graph, with its scope and evidence; None where there is none.
         origins: the calls whose work it does.
         shares: its time by these calls; they add up to `us`.
-        multiply_adds: None where they are not known.
-        bytes: that it read and wrote.
+        multiply_adds: of the model that it does; None where they are not known.
+        bytes: that it read and wrote, what fills up whole blocks of channels included.
         peak_memory: the most bytes in use as it ended; None where ONNX Runtime does not say.
         allocated: the bytes that it asked for and kept; None where ONNX Runtime does not say.
     """

@@ -33,23 +33,29 @@ class KernelWork:
     allocated: int | None
 
 
-def measure_kernel(node: ir.Node | None, events: Iterable[TraceEvent]) -> KernelWork:
-    """Measure what a kernel does by the events of one run."""
-    counts: list[int | None] = []
-    moved, allocated = 0, list[int]()
-    peaks: list[int] = []
-    for event in events:
-        counts.append(None if node is None else _count(node, event))
-        moved += _count_bytes(node, event)
-        says = event.args
-        peaks += [] if says.mem_bytes_in_use is None else [says.mem_bytes_in_use]
-        allocated += [] if says.mem_requested_in_use_delta is None else [max(says.mem_requested_in_use_delta, 0)]
+def measure_kernel(
+    node: ir.Node | None, events: Sequence[TraceEvent], *, filled_up: bool = False, of_model: int | None = None
+) -> KernelWork:
+    """Measure what a kernel does by the events of one run.
+
+    Args:
+        node: The node that ran; None where it is not known.
+        events: Each time that it ran.
+        filled_up: Whether zeros fill its tensors up, so that their sizes are not the model's.
+        of_model: The multiply-adds of the model's nodes that it does then, each time; None where they are not known.
+    """
+    counts: list[int | None] = [of_model] * len(events)
+    if not filled_up:
+        counts = [None if node is None else _count(node, event) for event in events]
+    says = [event.args for event in events]
+    peaks = [item.mem_bytes_in_use for item in says if item.mem_bytes_in_use is not None]
+    asked = [item.mem_requested_in_use_delta for item in says if item.mem_requested_in_use_delta is not None]
     known = [count for count in counts if count is not None]
     return KernelWork(
         multiply_adds=sum(known) if len(known) == len(counts) else None,
-        bytes=moved,
+        bytes=sum(_count_bytes(node, event) for event in events),
         peak_memory=max(peaks, default=None),
-        allocated=sum(allocated) if allocated else None,
+        allocated=sum(max(more, 0) for more in asked) if asked else None,
     )
 
 

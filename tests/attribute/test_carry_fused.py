@@ -286,3 +286,27 @@ def test_of_two_reshapes_of_one_form_the_one_that_is_left_does_the_work_of_both(
     found = carry(before, after, {"t": "", "p": "", "q": "gate", "y": "gate"})
     assert found["q"] == ({"", "gate"}, "carried")
     assert found["t"] == ({""}, "captured")
+
+
+def test_a_size_that_is_taken_elsewhere_is_work_of_those_who_take_it() -> None:
+    before = """
+        main (float[n, 4] x) => (float[n, 4] y, int64[1] c) <float[4, 4] w, int64 i, int64[1] axes> {
+            h = MatMul (x, w)
+            e = Exp (h)
+            s = Shape (e)
+            g = Gather (s, i)
+            c = Unsqueeze (g, axes)
+            y = Neg (e)
+        }
+    """
+    after = """
+        main (float[n, 4] x) => (float[n, 4] y, int64[1] c) <float[4, 4] w> {
+            h = MatMul (x, w)
+            e = Exp (h)
+            c = Shape <start = 0, end = 1> (x)
+            y = Neg (e)
+        }
+    """
+    calls = {"h": "linear", "e": "act", "s": "size", "g": "size", "c": "size", "y": "neg"}
+    found = carry(before, after, calls)
+    assert found["c"][0] == {"size"}

@@ -290,3 +290,49 @@ def test_in_a_group_what_needs_the_work_of_others_needs_it_before_as_well() -> N
     found = carry(before, after, {**start, "a": "q", "b": "k", "r": "of_q", "s": "of_k", "t": "turn", "y": "join"})
     assert found["t2"] == ({"of_k"}, "captured")
     assert found["t4"] == ({"of_q"}, "captured")
+
+
+JOINED = """
+    main (float[2, 4] x) => (float[2, 4] a, float[2, 4] b)
+    <float[4, 4] q, float[4, 4] k, float[4, 4] v, float[4] p, float[4] r> {
+        xq = MatMul (x, q)
+        xk = MatMul (x, k)
+        xv = MatMul (x, v)
+        pq = Add (xq, p)
+        a = Neg (pq)
+        rk = Add (xk, r)
+        b = Exp (rk)
+        unread = Neg (xv)
+    }
+"""
+JOINED_CALLS = {"xq": "q", "xk": "k", "xv": "v", "pq": "q", "a": "q", "rk": "k", "b": "k", "unread": "v"}
+
+
+def test_a_product_of_joined_weights_does_the_work_of_all_that_nobody_else_does() -> None:
+    after = """
+        main (float[2, 4] x) => (float[2, 4] a, float[2, 4] b) <float[4, 12] qkv, float[4] p, float[4] r> {
+            all = MatMul (x, qkv)
+            s0, s1, s2 = Split <axis = 1, num_outputs = 3> (all)
+            t1 = Add (s0, p)
+            a = Neg (t1)
+            t2 = Add (s1, r)
+            b = Exp (t2)
+        }
+    """
+    found = carry(JOINED, after, JOINED_CALLS)
+    assert found["all"][0] == {"q", "k", "v"}
+    assert found["t1"][0] == {"q"}
+    assert found["t2"][0] == {"k"}
+
+
+def test_of_a_product_of_joined_weights_one_part_may_be_read_alone() -> None:
+    before = JOINED.replace(", float[2, 4] b)", ")")
+    after = """
+        main (float[2, 4] x) => (float[2, 4] a) <float[4, 12] qkv, float[4] p> {
+            all = MatMul (x, qkv)
+            s0, s1, s2 = Split <axis = 1, num_outputs = 3> (all)
+            t1 = Add (s0, p)
+            a = Neg (t1)
+        }
+    """
+    assert carry(before, after, JOINED_CALLS)["all"][0] == {"q", "k", "v"}

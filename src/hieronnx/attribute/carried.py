@@ -79,15 +79,13 @@ def carry_scopes(
     scopes: Sequence[Attribution | None],
     b: View,
     tree: CallTree,
-    fixed: Mapping[int, int] | None = None,
-    weights: Mapping[int, int] | None = None,
+    *known: Mapping[int, int] | None,
 ) -> Carried:
     """Attribute the nodes of graph B from the scopes of the nodes of graph A, None where one has none.
 
-    `fixed` are tensors of B that are known to be tensors of A, whatever their names; `weights` constants of B that are
-    known to hold constants of A in some form.
+    `known` is what is known of B's tensors besides names, as the matcher takes it.
     """
-    matcher = Matcher(a, b, fixed, weights).run()
+    matcher = Matcher(a, b, *known).run()
     attributor = _Attributor(scopes, tree, matcher)
     nodes = attributor.run()
     tensors = [None if t is None else attributor.replaced.get(t, t) for t in map_tensors(matcher)]

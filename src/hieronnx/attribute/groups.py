@@ -33,7 +33,7 @@ def divide_region(
 ) -> Claims:
     """Divide nodes of A, of a match's region, among nodes of B, of its group; `done` is what others of them do."""
     a, b = matcher.a, matcher.b
-    order = _Order(a, {*match.region, *region}, b, match.group)
+    order = _Order(a, {*match.region, *region, *(n for work in done.values() for n in work)}, b, match.group)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
     for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
         if len(free) == len(nodes):
@@ -49,7 +49,7 @@ def divide_region(
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
         order.add_claims({**done, **claims})
         claimed_by_others = {n for claimed in claims.values() for n in claimed}
-        claims[idle[0]] = order.filter_possible(idle[0], [n for n in region if n not in claimed_by_others])
+        claims[idle[0]] = order.filter_shared(idle[0], [n for n in region if n not in claimed_by_others])
     return claims
 
 
@@ -59,6 +59,8 @@ def _claim_by_parameters(matcher: Matcher, member: int, region: Sequence[int]) -
     # What moves elements reads sizes and axes next to them; many share these.
     reads = node.inputs[:1] if node.op in DATA_MOVEMENT_OPS and node.op != "Concat" else node.reads
     parameters = {matcher.tensor_in_a[t] for t in reads if t in constants} - {None}
+    if not parameters:
+        return []
     return [n for n in region if parameters.intersection(matcher.a.nodes[n].reads)]
 
 
@@ -91,7 +93,8 @@ def _claim_in_order(matcher: Matcher, members: Sequence[int], nodes: Sequence[in
 
     They are paired in turn, unless weights and wiring say that it is another way.
     """
-    possible = {member: order.filter_possible(member, nodes) for member in members}
+    merged = len(members) < len(nodes)  # one may do the work of several
+    possible = {m: (order.filter_shared if merged else order.filter_possible)(m, nodes) for m in members}
     able = [member for member in members if possible[member]]
     if len(able) != len(nodes):
         return possible
@@ -191,13 +194,17 @@ class _Order:
         self._after = _collect(_reverse(edges), own, or_, 0)
         self._edges = _find_edges(b, self._members)
         self._possible = dict.fromkeys(self._members, self._all)
+        """For each node of B the nodes of A that do not come in the wrong order."""
+        self._needed = dict.fromkeys(self._members, self._all)
+        """And those that have to do with all claims before and behind it."""
 
     def add_claims(self, claims: Claims) -> None:
         """Forbid each node of B what comes in A before the claims of those before it, or has nothing to do with them.
 
         And what comes after the claims of those behind it, or has nothing to do with these.
         """
-        possible = dict.fromkeys(self._members, self._all)
+        self._possible = dict.fromkeys(self._members, self._all)
+        self._needed = dict.fromkeys(self._members, self._all)
         for edges, before, after in (
             (self._edges, self._before, self._after),
             (_reverse(self._edges), self._after, self._before),
@@ -207,12 +214,17 @@ class _Order:
             needed = [_join(after, at) | _join_bits(at) if at else self._all for at in claimed]
             required = _collect(edges, needed, and_, self._all)
             for at, member in enumerate(self._members):
-                possible[member] &= required[at] & ~forbidden[at]
-        self._possible = possible
+                self._possible[member] &= ~forbidden[at]
+                self._needed[member] &= required[at]
 
     def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
-        """Return the nodes of A whose work a node of B can do."""
-        possible = self._possible[member]
+        """Return the nodes of A of which a node of B can do one."""
+        possible = self._possible[member] & self._needed[member]
+        return [node for node in nodes if possible >> self._positions[node] & 1]
+
+    def filter_shared(self, member: int, nodes: Sequence[int]) -> list[int]:
+        """Return the nodes of A all of which a node of B can do: one of them at least is where it must be."""
+        possible = self._possible[member] if self.filter_possible(member, nodes) else 0
         return [node for node in nodes if possible >> self._positions[node] & 1]
 
 

@@ -7,7 +7,7 @@ initializer, perhaps transposed, cast, quantized or joined with others? Each wei
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
@@ -274,6 +274,23 @@ def pair_weights(
             is_same = held.how == "value" and new.tensors[tensor].shape == old.tensors[of_a].shape
             (same if is_same else altered)[tensor] = of_a
     return same, altered
+
+
+def hold_same(original: OpenedModel, a: View, transformed: OpenedModel, b: View, pairs: Mapping[int, int]) -> bool:
+    """Say whether large constants of a transformed file hold what those of the original hold that they are paired with.
+
+    What cannot be read contradicts nothing. One that alone has its type needs no comparison.
+    """
+    old, new = Contents.of(original, a), Contents.of(transformed, b)
+    counts = Counter(a.types[tensor] for tensor in old.tensors)
+    for of_b, of_a in pairs.items():
+        if of_b not in new.tensors or of_a not in old.tensors or counts[a.types[of_a]] == 1:
+            continue
+        if a.constants.get(of_a) != b.constants.get(of_b):  # which of small ones is what they hold
+            ours, theirs = _read_numbers(new, of_b), _read_numbers(old, of_a)
+            if ours is not None and theirs is not None and not np.array_equal(ours, theirs, equal_nan=True):
+                return False
+    return True
 
 
 def _read_numbers(contents: Contents, tensor: int) -> Array | None:

@@ -43,8 +43,8 @@ _HELD = threading.local()
 
 
 def data_name(path: Path) -> str:
-    """Return the name of the file for a model's weights."""
-    return f"{path.name}.data"
+    """Return the name of the file for a model's weights: onnx refuses two dots in a row, wherever they are."""
+    return f"{re.sub(r'[.]{2,}', '.', path.name)}.data"
 
 
 def check_place(path: Path) -> None:

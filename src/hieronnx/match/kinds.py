@@ -11,6 +11,7 @@ behind `c`, until a tensor (`m`) is read by operators of the kinds that read `t2
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from math import prod
@@ -24,6 +25,7 @@ from hieronnx.match.align.sequences import group
 
 _MOST = 64  # nodes that read the same; more are not looked at
 _GATE = 3  # tensors on the way from a value to the gate that it is multiplied with
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+")
 _LONGEST = 6  # nodes that may have gone into one, or that pass a tensor on one after the other
 
 
@@ -250,14 +252,17 @@ def _is_related(op: str, other: str) -> bool:
 
 @cache
 def _list_kinds(op: str) -> frozenset[str]:
-    """Return the standard operators that an operator is a form of: of those that its name has the longest.
+    """Return the standard operators that an operator is a form of: those whose words its name has, the longest.
 
-    A standard operator is no form of another (`MatMul` is no `Mul`), unless it computes with integers what that does.
+    `FusedMatMul` is a form of `MatMul`, which is none of `Mul`: standard operators are forms of no other, but for those
+    that compute in 8 bits what another does (`QLinearConv`, `ConvInteger`).
     """
     name = op.rpartition("::")[2]
     if op in _standard_operators():
         return frozenset((op,))
-    found = {known for known in _standard_operators() if known in name}
+    words = _WORD.findall(name)
+    pieces = {tuple(words[i:j]) for i in range(len(words)) for j in range(i + 1, len(words) + 1)}
+    found = {known for piece in pieces if (known := "".join(piece)) in _standard_operators()}
     return frozenset(k for k in found if not any(k != other and k in other for other in found)) or frozenset((name,))
 
 

@@ -6,15 +6,16 @@ Where nothing but names differs, all are paired:
           └─ MatMul (wk) ─ k ─┴─ Sub ─ y                └─ MatMul (t2) ─ t4 ─┴─ Sub ─ t5
 
 From the inputs, nothing tells the two MatMuls apart. From the outputs there is one way only: t5 is y, so what Sub reads
-is q and k, in this order. Whatever an output is computed from is paired so, or the graphs are not the same.
+is q and k, in this order. Whatever an output is computed from is paired so, or the graphs are not the same. Of large
+weights only the sizes are compared here; `attribute/weights.py` compares what they hold.
 
 Where a tool changed the graph as well, weights that it left as they were are fixed points, and so is what is computed
-with them: t3 is q, if t1 holds the numbers of wq.
+with them: t3 is q, if t1 holds the numbers of wq, and what it multiplies is what wq multiplied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
@@ -25,7 +26,9 @@ def pair_renamed(a: View, b: View) -> dict[int, int] | None:
 
 
 def pair_results(a: View, b: View, weights: Mapping[int, int]) -> dict[int, int]:
-    """Return for tensors of B those of A where each is computed with a weight by one node alone, the same one.
+    """Return for tensors of B those of A that are computed with the same weights, by the same operator.
+
+    No other node computes with these weights. Whether what else is read is the same is not known here.
 
     Args:
         a: The graph before.
@@ -46,11 +49,36 @@ def _is_same_work(a: View, b: View, node: ViewNode, other: ViewNode, weights: Ma
     """Say whether a node of B does what one of A does, with the same constants."""
     if (node.op, node.attributes, len(node.inputs)) != (other.op, other.attributes, len(other.inputs)) or node.bodies:
         return False
-    constants = ((x, y) for x, y in zip(node.inputs, other.inputs, strict=True) if x in b.constants or y in a.constants)
-    keys = ((x, y, b.constants.get(x), a.constants.get(y)) for x, y in constants)
-    return all(
-        weights.get(x) == y or (of_b is not None and of_b == of_a and not _is_named(of_b)) for x, y, of_b, of_a in keys
-    )
+    for of_b, of_a in zip(node.inputs, other.inputs, strict=True):
+        if NO_TENSOR in (of_b, of_a):
+            if of_b != of_a:
+                return False
+        elif (b.flow.constant[of_b] or a.flow.constant[of_a]) and weights.get(of_b) != of_a:
+            contents = read_content(b, of_b), read_content(a, of_a)
+            if None in contents or contents[0] != contents[1] or _is_named(contents[0]):
+                return False
+    return True
+
+
+def read_content(view: View, tensor: int) -> Hashable:
+    """Return what a constant holds, an initializer or what a Constant node gives; None for what is computed."""
+    producer = view.producers[tensor]
+    if producer is not None and view.nodes[producer].op == "Constant":
+        return view.nodes[producer].attribute("value")
+    return view.constants.get(tensor)
+
+
+def pair_ends(a: View, b: View, of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
+    """Pair the inputs or outputs of two graphs, of B with A: by name, those left by position."""
+    by_name = {a.names[tensor]: tensor for tensor in of_a}
+    return pair_left({t: by_name[b.names[t]] for t in of_b if b.names[t] in by_name}, of_a, of_b)
+
+
+def pair_left(pairs: Mapping[int, int], of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
+    """Return pairs of tensors of B and A, and those left by position, if they are equally many."""
+    paired_a = set(pairs.values())
+    left_a, left_b = [t for t in of_a if t not in paired_a], [t for t in of_b if t not in pairs]
+    return [*pairs.items(), *(zip(left_b, left_a, strict=True) if len(left_a) == len(left_b) else ())]
 
 
 class _Walk:
@@ -75,7 +103,11 @@ class _Walk:
 
     def _pair_graphs(self, of_a: int, of_b: int) -> bool:
         first, second = self._a.graphs[of_a], self._b.graphs[of_b]
-        return self._pair_all(first.inputs, second.inputs) and self._pair_all(first.outputs, second.outputs)
+        ends = ((first.inputs, second.inputs), (first.outputs, second.outputs))
+        return all(
+            len(ours) == len(theirs) and all(self._pair(x, y) for y, x in pair_ends(self._a, self._b, ours, theirs))
+            for ours, theirs in ends
+        )
 
     def _pair_all(self, of_a: Sequence[int], of_b: Sequence[int]) -> bool:
         return len(of_a) == len(of_b) and all(map(self._pair, of_a, of_b))

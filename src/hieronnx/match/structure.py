@@ -24,9 +24,9 @@ from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import OperatorKinds, find_readers
+from hieronnx.match.regions import find_region
+from hieronnx.match.renamed import pair_left, read_content
 
-# A region that has not closed after so many nodes is no region: the name was a coincidence.
-_REGION_LIMIT = 2000
 _GROUP_LIMIT = 500
 
 
@@ -51,20 +51,34 @@ class Matcher:
         passed_on: for each node of B that was inserted and only passes a tensor on, the tensor of A that this is; None
             for a constant that A does not have.
         graph_in_a: for each graph of B the graph of A that it is.
-        fixed: tensors of B that are known to be tensors of A, whatever their names. `weights` are constants of B that
-            are known to hold constants of A in some form: turned, or in fewer bits.
+        fixed: tensors of B that are known to be tensors of A, whatever their names.
     """
 
     def __init__(
-        self, a: View, b: View, fixed: Mapping[int, int] | None = None, weights: Mapping[int, int] | None = None
+        self,
+        a: View,
+        b: View,
+        fixed: Mapping[int, int] | None = None,
+        altered: Mapping[int, int] | None = None,
+        likely: Mapping[int, int] | None = None,
     ) -> None:
+        """Take two graphs, and what is known of them besides names.
+
+        Args:
+            a: The graph before.
+            b: The graph after.
+            fixed: Tensors of B that are tensors of A.
+            altered: Constants of B that hold constants of A in another form: turned, in fewer bits, scaled.
+            likely: Tensors of B that are tensors of A if what they are computed from is.
+        """
         self.a, self.b, self.values = a, b, Values(a)
         self.kinds = OperatorKinds(a, b, self.values)
         self.matches: dict[int, Match] = {}
         self.tensor_in_a: list[int | None] = [None] * len(b.names)
         self.passed_on: dict[int, int | None] = {}
         self.graph_in_a: dict[int, int] = {}
-        self.fixed, self._weights = fixed or {}, weights or {}
+        self.fixed = {**(likely or {}), **(fixed or {})}
+        self._altered, self._likely = altered or {}, likely or {}
         self._fixed_in_a = set(self.fixed.values())
         self.renamed = {a.names[t]: t for of_b, t in self.fixed.items() if a.names[t] != b.names[of_b]}
         """The fixed points that have another name in B, by that in A."""
@@ -74,7 +88,7 @@ class Matcher:
         keys = [self._structure_key(node, node.graph, self._number_in_a) for node in a.nodes]
         self._by_structure = group(range(len(keys)), keys.__getitem__)
         self._held: dict[int, int] = {}
-        """The constants of A that B holds under their names."""
+        """The constants of A that B holds."""
         self._taken: set[int] = set()
         """Nodes of A that a node of B stands for."""
         self._guessed: set[int] = set()
@@ -94,7 +108,7 @@ class Matcher:
             if graph.owner is None and graph.key in functions:
                 self._pair_graphs(functions[graph.key], number)
         for tensor in self.b.constants:
-            same = self._weights[tensor] if tensor in self._weights else self.find_by_name(tensor)
+            same = self._altered[tensor] if tensor in self._altered else self.find_by_name(tensor)
             self.tensor_in_a[tensor] = same
             if same is not None:
                 self._held[same] = tensor
@@ -117,9 +131,7 @@ class Matcher:
         pairs = {t: self.fixed[t] for t in of_b if t in self.fixed}
         by_name = {self.a.names[t]: t for t in of_a if t not in self._fixed_in_a}
         pairs |= {t: by_name[name] for t in of_b if t not in pairs and (name := self.b.names[t]) in by_name}
-        paired_a = set(pairs.values())
-        left_a, left_b = [t for t in of_a if t not in paired_a], [t for t in of_b if t not in pairs]
-        return [*pairs.items(), *(zip(left_b, left_a, strict=True) if len(left_a) == len(left_b) else ())]
+        return pair_left(pairs, of_a, of_b)
 
     def _add_tensors(self, pairs: Iterable[tuple[int, int]]) -> None:
         for of_b, of_a in pairs:
@@ -147,6 +159,7 @@ class Matcher:
 
     def _match_node(self, index: int) -> None:
         node = self.b.nodes[index]
+        self._drop_unlikely(node)
         named: dict[int, int] = {}
         for tensor in node.makes:
             same, reordered = self.find_by_name(tensor), self._reordered.get(tensor)
@@ -172,6 +185,17 @@ class Matcher:
             self._pass_on(index, node.passes_on)
         else:
             self._match_by_kind(index)
+
+    def _drop_unlikely(self, node: ViewNode) -> None:
+        """Forget what a likely tensor is if its node reads other tensors than A's: factors in another order, say."""
+        same = None if NO_TENSOR in node.outputs[:1] else self._likely.get(node.outputs[0])
+        producer = None if same is None else self.a.producers[same]
+        if producer is None:
+            return
+        source, read = self.values.source, [self.tensor_in_a[t] for t in node.reads if not self.b.flow.constant[t]]
+        known = {source[t] for t in read if t is not None}
+        if not known <= {source[t] for t in self.a.nodes[producer].reads}:
+            del self.fixed[node.outputs[0]]
 
     def _add_match(self, index: int, match: Match, outputs: Iterable[tuple[int, int]]) -> None:
         self.matches[index] = match
@@ -232,7 +256,7 @@ class Matcher:
         """Match a node of B with the region of A that makes its outputs, `outputs`, from what the node reads."""
         node = self.b.nodes[index]
         group, boundary = self.gather_group(index)
-        region = self._find_region(list(outputs.values()), boundary)
+        region = find_region(self.a, self.values, list(outputs.values()), boundary)
         producer = self.a.producers[next(iter(outputs.values()))]
         assert producer is not None
         if region is None:
@@ -247,16 +271,22 @@ class Matcher:
         self._pass_upstream(node, self.a.nodes[producer])
         return Match((producer,), True)
 
-    def _same_form(self, node: ViewNode, other: ViewNode) -> bool:
-        """Say whether a node of B has the operator, attributes and constants of a node of A."""
+    def _same_form(self, node: ViewNode, other: ViewNode, *, exact: bool = False) -> bool:
+        """Say whether a node of B has the operator, attributes and constants of a node of A, as far as can be told."""
         if (node.op, node.attributes, len(node.inputs)) != (other.op, other.attributes, len(other.inputs)):
             return False
-        return all(map(self._can_be_same_input, node.inputs, other.inputs))
+        pairs = zip(node.inputs, other.inputs, strict=True)
+        return all(self._can_be_same_input(of_b, of_a, exact) for of_b, of_a in pairs)
 
-    def _can_be_same_input(self, of_b: int, of_a: int) -> bool:
-        """Say whether two inputs are both computed or the same constant; B may have folded one under a new name."""
+    def _can_be_same_input(self, of_b: int, of_a: int, exact: bool) -> bool:
+        """Say whether two inputs are both computed or the same constant; B may have folded one under a new name.
+
+        `exact` tells what to say where that is not known.
+        """
         if NO_TENSOR in (of_b, of_a):
             return of_b == of_a
+        if of_b in self._altered:
+            return False
         if not self.a.flow.constant[of_a]:
             return not self.b.flow.constant[of_b]
         same, number = self.tensor_in_a[of_b], self.values.number
@@ -264,11 +294,9 @@ class Matcher:
             return True
         if _contradict(self.a.types[of_a], self.b.types[of_b]):
             return False
-        producer, content = self.a.producers[of_a], self.a.constants.get(of_a)
-        if producer is not None and self.a.nodes[producer].op == "Constant":
-            content = self.a.nodes[producer].attribute("value")
-        if producer is not None and content is None and self.b.producers[of_b] is None:
-            return True  # what A computed cannot be compared with what B holds
+        content = read_content(self.a, of_a)
+        if self.a.producers[of_a] is not None and content is None and self.b.producers[of_b] is None:
+            return not exact  # what A computed cannot be compared with what B holds
         return self.b.constants.get(of_b) == content
 
     def _pass_upstream(self, node: ViewNode, same: ViewNode) -> None:
@@ -285,7 +313,7 @@ class Matcher:
             match = None if feeder is None else self.matches.get(feeder)
             if feeder is None or match is None or not match.altered or named is None or number[named] == number[of_a]:
                 continue
-            region = self._find_region([of_a], self.gather_group(feeder)[1])
+            region = find_region(self.a, self.values, [of_a], self.gather_group(feeder)[1])
             if region is not None:
                 self.matches[feeder] = Match(region, True, match.group, altered=True)
                 self.tensor_in_a[of_b] = of_a
@@ -309,39 +337,6 @@ class Matcher:
                     pending.append(producer)
         return tuple(sorted(group)), boundary
 
-    def _find_region(self, outputs: Sequence[int], boundary: Sequence[int]) -> tuple[int, ...] | None:
-        """Return the nodes of A between the boundary and the outputs; None if the outputs need more than that."""
-        region = self._walk_region(outputs, boundary, self.values.number)
-        # The same but for its type is the same: a tool that leaves out casts may have kept either name.
-        return region or self._walk_region(outputs, boundary, self.values.source)
-
-    def _walk_region(
-        self, outputs: Sequence[int], boundary: Iterable[int], number: Sequence[int]
-    ) -> tuple[int, ...] | None:
-        a, constant = self.a, self.a.flow.constant
-        region: dict[int, None] = {}
-        ends = {number[tensor] for tensor in boundary}
-        pending, first = list(outputs), set(outputs)
-        of_constants = all(constant[tensor] for tensor in outputs)
-        while pending:
-            tensor = pending.pop()
-            if tensor not in first and number[tensor] in ends:
-                continue
-            producer = a.producers[tensor]
-            if producer is None:
-                if constant[tensor]:
-                    continue
-                return None
-            if producer in region:
-                continue
-            region[producer] = None
-            if constant[tensor] and tensor not in first and not of_constants:
-                continue  # folded, or of a shape: part of the region, but nothing that it must be closed over
-            if len(region) > _REGION_LIMIT:
-                return None
-            pending.extend(a.nodes[producer].reads)
-        return tuple(sorted(region))
-
     # Where the names are new -----------------------------------------------------------------------------
 
     def _match_by_structure(self, index: int) -> Match | None:
@@ -353,7 +348,9 @@ class Matcher:
         if key is None:
             return None
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
-        chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)] or same
+        chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)]
+        # Others in B do the same already: one more of them is the same to the last constant.
+        chosen = chosen or [n for n in same if self._same_form(node, self.a.nodes[n], exact=True)]
         classes = {self.values.key(n) for n in chosen}
         return Match((chosen[0],), self._is_certain(index, same)) if len(classes) == 1 else None
 

@@ -18,7 +18,7 @@ from support.exports import exported
 from support.zoo import CASES
 
 # Of the nodes that carry knows for sure where names lead, at least this share is known for sure where none do.
-TOOLS = {"onnxslim": 0.8, "ort-basic": 0.8, "ort-extended": 0.3}
+TOOLS = {"onnxslim": 0.8, "ort-basic": 0.8, "ort-extended": 0.2}
 MODELS = [("t5", "torchscript"), ("qwen", "torchscript"), ("mamba", "torchscript"), ("resnet", "dynamo")]
 EXPORTS = [(name, exporter) for name, case in CASES.items() for exporter in case.exporters]
 

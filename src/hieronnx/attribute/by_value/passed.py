@@ -183,12 +183,12 @@ class _Order:
         self._ends = {call: number for number, op in enumerate(ops) for call in tree.ancestors(op.scope)}
         """For each call the last operation in it, or in a call below it."""
 
-    def ran_later(self, ops: Collection[int], call: CallId) -> bool:
+    def was_run_after(self, ops: Collection[int], call: CallId) -> bool:
         """Say whether all of some operations were run after a call had ended, as far as is known."""
         end = self._ends.get(call)
         return end is not None and bool(ops) and min(ops) > end
 
-    def runs_later(self, node: int | None, call: CallId) -> bool:
+    def belongs_after(self, node: int | None, call: CallId) -> bool:
         """Say whether all calls whose work a node does began after another had ended."""
         if node is None:
             return False
@@ -257,8 +257,8 @@ class _Binder:
     def _list_made(self, call: CallId, value: int) -> list[int]:
         """List the tensors that hold a value, and were there by the end of a call."""
         producers, order = self._view.producers, self._order
-        made = (t for t in self._candidates.get(value, ()) if not order.runs_later(producers[t], call))
-        return [tensor for tensor in made if not order.ran_later(self._list_ops(tensor), call)]
+        made = (t for t in self._candidates.get(value, ()) if not order.belongs_after(producers[t], call))
+        return [tensor for tensor in made if not order.was_run_after(self._list_ops(tensor), call)]
 
     def _is_distinctive(self, value: int) -> bool:
         value_class = self._projection.classes.of_value.get(value)  # a tensor without elements is of none

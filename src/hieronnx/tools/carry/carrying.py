@@ -13,7 +13,7 @@ from hieronnx.attribute.blocks import find_usual
 from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
-from hieronnx.attribute.weights import pair_weights
+from hieronnx.attribute.weights import hold_same, pair_weights
 from hieronnx.errors import InputError, check_known
 from hieronnx.files.boundary import reads_files
 from hieronnx.files.opening import OpenedModel, find_beside, load
@@ -141,17 +141,26 @@ Examine: TypeAlias = Callable[[Pair, Transfer], PrecisionReport]
 def transfer(pair: Pair) -> Transfer:
     """Carry the scopes over, fill what is left open, and make the hierarchy of graph B."""
     before = pair.hierarchy
-    fixed, weights = pair.fixed, {}
-    if fixed is None and is_renamed(pair.a, pair.b):
-        fixed = pair_renamed(pair.a, pair.b)
-        if fixed is None:
-            same, altered = pair_weights(pair.before, pair.a, pair.after, pair.b)
-            fixed, weights = pair_results(pair.a, pair.b, same), {**altered, **same}
-    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, fixed, weights)
+    carried = carry_scopes(pair.a, read_scopes(pair.a, before), pair.b, before.tree, *_find_known(pair))
     nodes = make_nodes(pair.b, fill_gaps(pair.b, carried.nodes, before.tree))
     calls, initializers = _carry_calls(pair, carried), tuple(_carry_initializers(pair, carried))
     hierarchy = replace(before, calls=calls, nodes=nodes, initializers=initializers, strategy="carried")
     return Transfer(carried, add_consumers(hierarchy, pair.b.find_readers()))
+
+
+def _find_known(pair: Pair) -> tuple[Mapping[int, int] | None, ...]:
+    """Find what is known of the tensors of graph B besides names: fixed ones, altered weights, likely ones.
+
+    Weights are read only where names are gone.
+    """
+    if pair.fixed is not None or not is_renamed(pair.a, pair.b):
+        return (pair.fixed,)
+    files = (pair.before, pair.a, pair.after, pair.b)
+    fixed = pair_renamed(pair.a, pair.b)
+    if fixed is not None and hold_same(*files, fixed):
+        return (fixed,)
+    same, altered = pair_weights(*files)
+    return same, altered, pair_results(pair.a, pair.b, same)
 
 
 def _carry_initializers(pair: Pair, carried: Carried) -> Iterator[Initializer]:

@@ -21,6 +21,7 @@ from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.tools.validate.layers import Placed, place_nodes
 
+_OF_MATRICES = 2
 _OTHERWISE = (
     "nothing, if the module hands the tensor on in another way (an attribute, in place); otherwise one of the nodes "
     "is in the wrong call"
@@ -70,13 +71,16 @@ def _check_crossings(
 
 
 def _is_among(view: View, tensor: int, reader: int, tensors: Set[int]) -> bool:
-    """Say whether a tensor is one of some, or a matrix that is one of them for those who do not read it as a matrix.
+    """Say whether a tensor, or what others read of it in another shape, is among some: a matrix that a tool made.
 
     Gemm ─ m ─┬─ Reshape ─ y, which the call returned
               └─ Gemm
     """
-    others = (view.nodes[other] for other in view.consumers[tensor] if other != reader)
-    return tensor in tensors or any(o.op in RESHAPE_OPS and not tensors.isdisjoint(o.outputs) for o in others)
+    type_ = view.types[tensor]
+    is_matrix = type_ is not None and len(type_.shape) == _OF_MATRICES
+    others = (view.nodes[other] for other in view.consumers[tensor] if is_matrix and other != reader)
+    reshaped = (o for o in others if o.op in RESHAPE_OPS and o.inputs[0] == tensor)
+    return tensor in tensors or any(not tensors.isdisjoint(node.outputs) for node in reshaped)
 
 
 def _find_data(view: View, nodes: Sequence[Placed | None]) -> dict[int, Placed]:

@@ -336,3 +336,67 @@ def test_of_a_product_of_joined_weights_one_part_may_be_read_alone() -> None:
         }
     """
     assert carry(before, after, JOINED_CALLS)["all"][0] == {"q", "k", "v"}
+
+
+def test_nodes_that_a_tool_wrote_do_the_work_that_they_are_named_after() -> None:
+    before = """
+        main (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y)
+        <float[4, 4, 1, 1] v, float[4] s, float[4] b, float[4] m, float[4] u> {
+            c = Conv (x, v)
+            a = Add (c, x)
+            r = Relu (a)
+            n = BatchNormalization (r, s, b, m, u)
+            l = LeakyRelu (n)
+            y = Add (l, r)
+        }
+    """
+    after = """
+        main (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) <float[4, 4, 1, 1] p, float[4, 1, 1, 1] q> {
+            [c_nchwc] t1 = com.microsoft.nchwc.Conv (x, p, p, x)
+            [n_bn_nchwc] t2 = com.microsoft.nchwc.Conv (t1, q)
+            n = com.microsoft.nchwc.ReorderOutput (t2)
+            l = LeakyRelu (n)
+            t3 = com.microsoft.nchwc.ReorderOutput (t1)
+            y = Add (l, t3)
+        }
+    """
+    found = carry(before, after, {"c": "conv", "a": "sum", "r": "act", "n": "norm", "l": "leaky", "y": "join"})
+    assert found["t1"][0] == {"conv", "sum", "act"}
+    assert found["t2"] == ({"norm"}, "carried")
+    assert found["l"] == ({"leaky"}, "captured")
+
+
+def test_nodes_named_after_the_last_of_several_do_them_all() -> None:
+    before = """
+        main (float[1, 4, 8, 8] x, float[1, 4, 8, 8] z) => (float[1, 4, 8, 8] y)
+        <float[4, 4, 1, 1] v, float[4, 4, 1, 1] w, float[4] s, float[4] b, float[4] m, float[4] u> {
+            e = Add (x, z)
+            c = Conv (e, v)
+            n = BatchNormalization (c, s, b, m, u)
+            g = Sigmoid (n)
+            h = Mul (n, g)
+            d = MaxPool <kernel_shape = [1, 1]> (h)
+            k = Conv (d, w)
+            y = Neg (k)
+        }
+    """
+    after = """
+        main (float[1, 4, 8, 8] x, float[1, 4, 8, 8] z) => (float[1, 4, 8, 8] y)
+        <float[4, 4, 1, 1] p, float[4, 4, 1, 1] q> {
+            t0 = com.microsoft.nchwc.Start (x, z)
+            [n_nchwc] t1 = com.microsoft.nchwc.Conv (t0, p)
+            [h_QuickGeluFusion] t2 = com.microsoft.QuickGelu (t1)
+            [d_nchwc] t3 = com.microsoft.nchwc.MaxPool <kernel_shape = [1, 1]> (t2)
+            [k_nchwc] t4 = com.microsoft.nchwc.Conv (t3, q)
+            y = Neg (t4)
+        }
+    """
+    calls = {"e": "sum", "c": "conv", "n": "norm", "g": "act", "h": "act", "d": "pool", "k": "last", "y": "neg"}
+    found = carry(before, after, calls)
+    assert {name: origins for name, (origins, _) in found.items() if name != "t0"} == {
+        "t1": {"conv", "norm"},
+        "t2": {"act"},
+        "t3": {"pool"},
+        "t4": {"last"},
+        "y": {"neg"},
+    }

@@ -10,7 +10,7 @@ upstream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from functools import reduce
 from operator import and_, or_
 from typing import TypeAlias
@@ -18,6 +18,7 @@ from typing import TypeAlias
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.view import View
 from hieronnx.match.align.sequences import group
+from hieronnx.match.kinds import is_related
 from hieronnx.match.structure import Match, Matcher
 
 _NEARBY = 200
@@ -35,6 +36,7 @@ def divide_region(
     a, b = matcher.a, matcher.b
     order = _Order(a, {*match.region, *region, *(n for work in done.values() for n in work)}, b, match.group)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
+    _claim_by_names(matcher, claims, region)
     for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
         if len(free) == len(nodes):
             claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
@@ -44,6 +46,7 @@ def divide_region(
     types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
     for free, nodes in _group_alike(claims, region, types_a, types_b):
         claims.update(_claim_in_order(matcher, free, nodes, order))
+    _claim_before(matcher, claims, region)
     _claim_behind(matcher, claims, region)
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
@@ -62,6 +65,47 @@ def _claim_by_parameters(matcher: Matcher, member: int, region: Sequence[int]) -
     if not parameters:
         return []
     return [n for n in region if parameters.intersection(matcher.a.nodes[n].reads)]
+
+
+def _claim_by_names(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:
+    """Claim the nodes of A that nodes of B are named after, where nobody else has a parameter of theirs."""
+    taken = {n for claimed in claims.values() for n in claimed}
+    for member, claimed in claims.items():
+        named = matcher.kinds.named.get(member)
+        if named is not None and named in region and named not in taken:
+            claimed.append(named)
+
+
+def _claim_before(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:
+    """Give unclaimed nodes of A to the node of B that does what comes right behind.
+
+    As far as a form of its own operator, or where it does all that is done with what they read::
+
+        A: Conv ─ BatchNormalization ─ Relu ─ r                  B: Conv, which is named after r
+        A: x ─┬─ Sigmoid ─ s ─ Mul ─ m, which reads x, too       B: QuickGelu, which is named after m
+    """
+    a = matcher.a
+    free = set(region).difference(*claims.values())
+    for member, claimed in claims.items():
+        op, own, path = matcher.b.nodes[member].op, set(claimed), list[int]()
+        while len(path) < _MANY and (before := _find_before(a, own, free)) is not None:
+            own.add(before)
+            path.append(before)
+            is_first = is_related(a.nodes[before].op, op) and not any(is_related(a.nodes[n].op, op) for n in claimed)
+            readers = {reader for tensor in a.nodes[before].makes for reader in a.consumers[tensor]}
+            if is_first or all(set(a.nodes[before].reads) <= set(a.nodes[reader].reads) for reader in readers):
+                claimed.extend(path)
+                free.difference_update(path)
+                path = []
+
+
+def _find_before(a: View, own: Set[int], free: Set[int]) -> int | None:
+    """Return the last of some free nodes that make what other nodes read, and nobody else does."""
+    makers = {producer for n in own for t in a.nodes[n].reads if (producer := a.producers[t]) in free}
+    alone = (
+        n for n in makers - own if n is not None and all(r in own for t in a.nodes[n].makes for r in a.consumers[t])
+    )
+    return max(alone, default=None)
 
 
 def _key_readings(
@@ -196,26 +240,21 @@ class _Order:
         self._possible = dict.fromkeys(self._members, self._all)
         """For each node of B the nodes of A that do not come in the wrong order."""
         self._needed = dict.fromkeys(self._members, self._all)
-        """And those that have to do with all claims before and behind it."""
+        """And those that are behind all claims of those before it."""
 
     def add_claims(self, claims: Claims) -> None:
-        """Forbid each node of B what comes in A before the claims of those before it, or has nothing to do with them.
+        """Forbid each node of B what comes in A before the claims of those before it, or after those of others.
 
-        And what comes after the claims of those behind it, or has nothing to do with these.
+        What it does needs the claims of those before it. Theirs need not need its: they may do more than is claimed.
         """
-        self._possible = dict.fromkeys(self._members, self._all)
-        self._needed = dict.fromkeys(self._members, self._all)
-        for edges, before, after in (
-            (self._edges, self._before, self._after),
-            (_reverse(self._edges), self._after, self._before),
-        ):
-            claimed = [[self._positions[n] for n in claims.get(member, ())] for member in self._members]
-            forbidden = _collect(edges, [_join(before, at) for at in claimed], or_, 0)
-            needed = [_join(after, at) | _join_bits(at) if at else self._all for at in claimed]
-            required = _collect(edges, needed, and_, self._all)
-            for at, member in enumerate(self._members):
-                self._possible[member] &= ~forbidden[at]
-                self._needed[member] &= required[at]
+        claimed = [[self._positions[n] for n in claims.get(member, ())] for member in self._members]
+        upstream = _collect(self._edges, [_join(self._before, at) for at in claimed], or_, 0)
+        downstream = _collect(_reverse(self._edges), [_join(self._after, at) for at in claimed], or_, 0)
+        behind = [_join(self._after, at) | _join_bits(at) if at else self._all for at in claimed]
+        needed = _collect(self._edges, behind, and_, self._all)
+        for at, member in enumerate(self._members):
+            self._possible[member] = self._all & ~(upstream[at] | downstream[at])
+            self._needed[member] = needed[at]
 
     def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
         """Return the nodes of A of which a node of B can do one."""

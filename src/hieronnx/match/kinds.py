@@ -39,7 +39,36 @@ class OperatorKinds:
     def _new_operators(self) -> set[str]:
         """The operators of B of whose kind A has none: a tool wrote them for several."""
         before, after = ({node.op for node in view.nodes} for view in (self._a, self._b))
-        return {op for op in after - before if not any(_is_related(op, other) for other in before)}
+        return {op for op in after - before if not any(is_related(op, other) for other in before)}
+
+    @cached_property
+    def named(self) -> dict[int, int]:
+        """For nodes of B that a tool wrote in a domain of its own the node of A that theirs are named after, if one is.
+
+        That is what their name begins with: `relu_nchwc` makes `relu`, or made it before more was fused into it,
+        `node_silu/QuickGeluFusion/` does the work of `node_silu`.
+        """
+        makers: dict[str, set[int]] = {}
+        for index, node in enumerate(self._a.nodes):
+            for known in {node.name, *(self._a.names[t] for t in node.makes)}:
+                makers.setdefault(known, set()).add(index)
+        named: dict[int, int] = {}
+        for index, node in enumerate(self._b.nodes):
+            ends = [end for end in range(len(node.name), 0, -1) if node.name[end : end + 1] in ("", "_", "/")]
+            begins = (node.name[:end] for end in ends if "::" in node.op)
+            after = next((makers[begin] for begin in begins if begin in makers), set())
+            if len(after) == 1:
+                named[index] = next(iter(after))
+        return named
+
+    def _is_named_for(self, of_b: int, of_a: int) -> bool:
+        """Say whether no other node of B than this one is named after a node of A."""
+        return of_a not in self._named_by or of_b in self._named_by[of_a]
+
+    @cached_property
+    def _named_by(self) -> dict[int, list[int]]:
+        """For nodes of A those of B that are named after them."""
+        return group(self.named, self.named.__getitem__)
 
     @cached_property
     def _by_reading(self) -> dict[tuple[int, frozenset[int]], list[int]]:
@@ -70,6 +99,9 @@ class OperatorKinds:
         """
 
         def is_free(n: int) -> bool:
+            return self._is_named_for(index, n) and is_candidate(n)
+
+        def is_candidate(n: int) -> bool:
             return is_open(n) and self._find_reader(n, held) in (None, index)
 
         sources = self._sources(read)
@@ -78,15 +110,15 @@ class OperatorKinds:
         node = self._b.nodes[index]
         related = self._find_related(node.op, graph, [sources])
         joining = [] if related else self._find_related(node.op, graph, [frozenset((s,)) for s in sorted(sources)])
-        starts: list[tuple[int, ...]] = [
-            (n,) for n in related or joining if is_free(n) and self._can_have_weights(index, n)
-        ]
+        candidates = [n for n in related or joining if is_candidate(n) and self._can_have_weights(index, n)]
+        starts: list[tuple[int, ...]] = [(n,) for n in candidates if is_free(n)]
         if not starts and node.op in self._new_operators:
             starts = [()]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
+        fitting = [region for region in fitting if self.named.get(index, region[-1]) in region]
         fitting = self._prefer(index, fitting, held)
         if len(fitting) == 1:
-            return fitting[0], True
+            return fitting[0], len(starts) == len(candidates) or not starts[0]
         if (named := self._find_named(index, fitting)) is not None:
             return named, False
         # Not even their order tells which it is, if there are not as many in B.
@@ -123,7 +155,7 @@ class OperatorKinds:
         """Say whether a node of A is of the kind of one of B, and their attributes differ in no value."""
         a, b = self._a.nodes[of_a], self._b.nodes[of_b]
         values = dict(b.attributes)
-        return _is_related(a.op, b.op) and all(values.get(name, value) == value for name, value in a.attributes)
+        return is_related(a.op, b.op) and all(values.get(name, value) == value for name, value in a.attributes)
 
     def _find_named(self, index: int, regions: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
         """Return the region whose name a node of B has, the node's or that of what it makes: `conv_output_nchwc`."""
@@ -150,7 +182,7 @@ class OperatorKinds:
     def _find_related(self, op: str, graph: int, reading: Iterable[frozenset[int]]) -> list[int]:
         """Find the nodes of A of an operator's kind that read some values."""
         nodes = (n for values in reading for n in self._by_reading.get((graph, values), [])[:_MOST])
-        return [n for n in nodes if _is_related(self._a.nodes[n].op, op)]
+        return [n for n in nodes if is_related(self._a.nodes[n].op, op)]
 
     def _grow(
         self, index: int, start: tuple[int, ...], read: Sequence[int], is_free: Callable[[int], bool]
@@ -171,7 +203,7 @@ class OperatorKinds:
             if len(results) == 1 and given <= taken and self._fits(results[0], wanted, inside):
                 return tuple(region)
             candidates = {r for t in (results or read) for r in self._a.consumers[t] if r not in region}
-            if any(_is_related(self._a.nodes[r].op, op) for r in candidates):
+            if any(is_related(self._a.nodes[r].op, op) for r in candidates):
                 return None  # one node does not do the work of two such
             ready = [n for n in candidates if is_free(n) and self._sources(self._values_read(n)) <= inside]
             if not ready or len(candidates) > _LONGEST:
@@ -198,7 +230,9 @@ class OperatorKinds:
         joins = not all(self._is_made_of(t, self._source[tensor]) for t in others)
         for reader, least in wanted:
             op = self._b.nodes[reader].op
-            if any(_is_related(kind, op) and count >= least for kind, count in kinds):
+            if any(is_related(kind, op) and count >= least for kind, count in kinds):
+                continue
+            if self.named.get(reader) in readers:
                 continue
             if not (joins and self._count_values(reader) > 1) and not (forks and op in self._new_operators):
                 return False
@@ -245,7 +279,7 @@ def _count_weights(view: View, node: ViewNode) -> int | None:
     return max(prod(size or 0 for size in kind.shape) for kind in types if kind is not None)
 
 
-def _is_related(op: str, other: str) -> bool:
+def is_related(op: str, other: str) -> bool:
     """Say whether operators do the same kind of work, as names tell: `Conv`, `FusedConv`, `QLinearConv`."""
     return op == other or not _list_kinds(op).isdisjoint(_list_kinds(other))
 

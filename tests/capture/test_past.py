@@ -105,6 +105,19 @@ def test_a_folder_is_exported_with_its_past(tmp_path: Path) -> None:
     assert "--with-past" in refused.stderr
 
 
+def test_layers_that_keep_a_short_window_do_not_keep_a_decoder_from_its_cache(tmp_path: Path) -> None:
+    config = transformers.Gemma3TextConfig(
+        **COMMON, **CONFIGS["Llama"], head_dim=4, sliding_window=4, layer_types=["sliding_attention", "full_attention"]
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.Gemma3ForCausalLM(config).eval()
+    with quiet():
+        result = hieronnx.export(model, output=tmp_path / "gemma.onnx", **hieronnx.with_past(model))
+    assert result.axes is not None
+    check(result.path, model)
+
+
 def test_python_gets_the_arguments_of_the_export(tmp_path: Path) -> None:
     model = build("GPT2")
     with quiet():

@@ -20,7 +20,12 @@ from hieronnx.errors import InputError, describe_error
 
 _CACHE = "past_key_values"
 _WITHOUT = "export it without --with-past (hieronnx.with_past)"
-_BATCH, _PAST, _NEW = 2, 5, 3  # all different, and none of them 1: torch takes equal sizes for one
+_BATCH = 2
+_LENGTHS = ((5, 3), (3, 4))
+"""How many tokens are in the cache and how many are new, the second if a layer keeps fewer in its cache than the first.
+
+All sizes are different, and none of them is 1: torch takes equal sizes for one.
+"""
 _SEQUENCE, _PAST_SEQUENCE = "sequence_length", "past_sequence_length"
 _AXES: Mapping[str, Mapping[int, str]] = {
     "input_ids": {0: "batch_size", 1: _SEQUENCE},
@@ -44,10 +49,7 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
         )
     if missing := [item for item in ("input_ids", "attention_mask", _CACHE) if item not in parameters]:
         raise InputError(f"{name}.forward takes no {missing[0]}, so it is no decoder with a cache; {_WITHOUT}")
-    if input_ids is None:
-        input_ids = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, _PAST + _NEW))])["input_ids"]
-    kwargs = _make_step(model, input_ids)
-    returned = _run(model, kwargs)
+    kwargs, returned = _run_step(model, input_ids)
     cache = returned.get(_CACHE) if isinstance(returned, Mapping) else None
     if cache is None:
         raise InputError(f"{type(model).__name__} does not return its cache; set config.use_cache = True")
@@ -59,12 +61,25 @@ def make_past_inputs(model: nn.Module, input_ids: Tensor | None = None) -> dict[
     return {"kwargs": kwargs, "dynamic_shapes": shapes, "input_names": inputs, "output_names": outputs}
 
 
-def _make_step(model: nn.Module, input_ids: Tensor) -> dict[str, Any]:
+def _run_step(model: nn.Module, input_ids: Tensor | None) -> tuple[dict[str, Any], Any]:
+    """Run a later step of a text, a made-up one if none is given; return its inputs and what the model returns."""
+    for past, new in _LENGTHS:
+        text = input_ids
+        if text is None:
+            text = make_inputs(model, [InputSpec("input_ids", "int64", (_BATCH, past + new))])["input_ids"]
+        kwargs = _make_step(model, text, new)
+        is_last = input_ids is not None or (past, new) == _LENGTHS[-1]
+        if is_last or len({keys.shape[2:3] for keys, _ in _list_pairs(kwargs[_CACHE])}) == 1:
+            break
+    return kwargs, _run(model, kwargs)
+
+
+def _make_step(model: nn.Module, input_ids: Tensor, new: int = _LENGTHS[0][1]) -> dict[str, Any]:
     """Make the inputs of a later step: the cache of the text but its last tokens, and these."""
     parameters = list_parameters(model)
     mask = torch.ones_like(input_ids)
     mask[-1, 0] = 0  # a mask of ones alone would be folded away
-    first = input_ids.shape[1] - _NEW
+    first = input_ids.shape[1] - new
     returned = _run(model, {"input_ids": input_ids[:, :first], "attention_mask": mask[:, :first], "use_cache": True})
     inputs = {"input_ids": input_ids[:, first:], "attention_mask": mask, "position_ids": _count(mask)[:, first:]}
     inputs[_CACHE] = _copy_cache(model, returned.get(_CACHE) if isinstance(returned, Mapping) else None)
@@ -89,12 +104,17 @@ def _copy_cache(model: nn.Module, cache: Any) -> Any:
     from transformers import DynamicCache
     from transformers.exporters.exporter_dynamo import register_pytree_node
 
-    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())]
+    pairs = _list_pairs(cache)
     if not pairs or not all(isinstance(tensor, Tensor) for pair in pairs for tensor in pair):
         kept = "returns no cache" if cache is None else f"keeps a {type(cache).__name__}"
         raise InputError(f"{type(model).__name__} {kept}, and no keys and values for each layer; {_WITHOUT}")
     register_pytree_node(DynamicCache)
     return DynamicCache(pairs)
+
+
+def _list_pairs(cache: Any) -> list[tuple[Any, Any]]:
+    """Return the keys and values of each layer of a cache, None where it has none."""
+    return [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())]
 
 
 def _name_pairs(name: str, cache: Any) -> dict[int, str]:

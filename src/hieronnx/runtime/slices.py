@@ -17,6 +17,8 @@ import onnx
 from hieronnx.graph.walks import proto_bodies
 from hieronnx.runtime.flattening import rename_node
 
+_HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
@@ -78,7 +80,12 @@ class SliceGraph:
     def is_half(self, tensor: str) -> bool:
         """Say whether a tensor is an initializer in half precision."""
         held = self._initializers.get(tensor)
-        return held is not None and held.data_type in (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+        return held is not None and held.data_type in _HALF
+
+    def is_rounded(self, node: int) -> bool:
+        """Say whether a node gives what it reads in half precision."""
+        attributes = self.nodes[node].attribute
+        return self.nodes[node].op_type == "Cast" and any(a.name == "to" and a.i in _HALF for a in attributes)
 
     def cut(self, targets: Sequence[str], is_given: Callable[[str], bool]) -> Slice:
         """Return what leads to some tensors from those that are given, inputs of the model, and weights."""

@@ -361,3 +361,35 @@ def test_an_argument_that_is_given_twice_is_given(tmp_path: Path) -> None:
     found = hieronnx.verify(tmp_path / "wrong.onnx", model, (x,))
     assert [culprit.module for culprit in found.culprits] == ["second"]
     assert "second" in {call.module for call in found.calls}
+
+
+# -- half precision beside single floats ----------------------------------------------------------------------------
+
+
+def write_last_in_float(folder: Path) -> Path:
+    """Write a model in half precision whose last module stays in float, and is rounded before it is given back."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 2, 1))
+    path = write(model, (torch.randn(1, 3, 16, 16),), folder / "float.onnx", "dynamo")
+    options = {"keep_io_types": True, "exclude": ["2"]}
+    hieronnx.quantize(path, output=folder / "half.onnx", tool="fp16", **options)
+    return path
+
+
+def test_nobody_is_blamed_for_a_float_module_whose_result_is_rounded_to_the_format_of_the_file(tmp_path: Path) -> None:
+    path = write_last_in_float(tmp_path)
+    assert "Cast" in [node.op_type for node in onnx.load(tmp_path / "half.onnx").graph.node][-2:]
+    assert hieronnx.verify(tmp_path / "half.onnx", path).culprits == ()
+    wrong = double(tmp_path / "half.onnx", tmp_path / "wrong.onnx", "2")
+    assert [culprit.module for culprit in hieronnx.verify(wrong, path).culprits] == ["2"]
+
+
+def test_a_rounding_in_the_middle_of_a_float_file_is_blamed(tmp_path: Path) -> None:
+    path = write_last_in_float(tmp_path)
+    model = onnx.load(path)
+    last = model.graph.node[-1]
+    name, last.output[0] = last.output[0], "wide"
+    model.graph.node.append(onnx.helper.make_node("Cast", ["wide"], ["narrow"], to=onnx.TensorProto.FLOAT16))
+    model.graph.node.append(onnx.helper.make_node("Cast", ["narrow"], [name], to=onnx.TensorProto.FLOAT))
+    onnx.save(model, tmp_path / "rounded.onnx")
+    assert [culprit.module for culprit in hieronnx.verify(tmp_path / "rounded.onnx", path).culprits] == ["2"]

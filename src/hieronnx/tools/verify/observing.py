@@ -268,13 +268,20 @@ class Observation:
     def _is_coarse(self, piece: Slice) -> bool:
         """Say whether a slice is in a format with less than single precision: its weights, or what it works on.
 
-        What is rounded in the middle of single floats is no format.
+        What is rounded in the middle of single floats is no format, unless it is that of the weights: modules that
+        stay in float hand on half precision.
         """
         if any(self._types[tensor] in HALF_TYPES for tensor in (*piece.fed, *piece.targets)):
+            return True
+        if self._has_half_weights and any(map(self.graph.is_rounded, piece.nodes)):
             return True
         return any(self.graph.nodes[i].op_type in self._quantized for i in piece.nodes) or any(
             self.graph.is_half(name) for i in piece.nodes for name in self.graph.reads[i]
         )
+
+    @cached_property
+    def _has_half_weights(self) -> bool:
+        return any(self.graph.is_half(weight.name) for weight in self.graph.model.graph.initializer)
 
     @cached_property
     def _quantized(self) -> frozenset[str]:

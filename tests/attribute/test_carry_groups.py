@@ -400,3 +400,30 @@ def test_nodes_named_after_the_last_of_several_do_them_all() -> None:
         "t4": {"last"},
         "y": {"neg"},
     }
+
+
+def test_what_a_node_does_that_is_there_as_it_was_nobody_else_does() -> None:
+    before = """
+        main (float[n, 2, 4] x) => (float[n, 4] y, float[m, k] r) <float[4, 4] w, float[4] b, int64 zero> {
+            t = Tanh (x)
+            s = Shape (t)
+            r = Reshape (t, s)
+            p = MatMul (r, w)
+            y = Add (p, b)
+        }
+    """
+    after = """
+        main (float[n, 2, 4] x) => (float[n, 4] y, float[m, k] r)
+        <float[4, 4] w, float[4] b, int64[2] flat, int64[3] back> {
+            t = Tanh (x)
+            s = Shape (t)
+            r = Reshape (t, s)
+            f = Reshape (t, flat)
+            g = Gemm (f, w, b)
+            y = Reshape (g, back)
+        }
+    """
+    calls = {"t": "act", "s": "form", "r": "form", "p": "linear", "y": "linear"}
+    found = carry(before, after, calls)
+    assert found["r"] == ({"form"}, "captured")
+    assert found["f"][0] == {"linear"}

@@ -106,6 +106,12 @@ class _Attributor:
         """What a node of B does, for each group that it is in; None where that is not known."""
         self._idle: dict[int, bool] = {}
         """For each node of B in a group whether the others do all the work of its groups."""
+        self._kept = {
+            match.region[0]: index
+            for index, match in matcher.matches.items()
+            if match.proven and not match.altered and not match.group and len(match.region) == 1
+        }
+        """For nodes of A that B has as they were the node that they are there: no other does their work."""
         self.replaced: dict[int, int] = {}
         """For tensors of B those that took their names and their readers."""
 
@@ -265,6 +271,7 @@ class _Attributor:
     def _divide(self, last: int, match: Match) -> None:
         """Divide a region among the nodes of a group: each takes what it can be seen to do."""
         core = self._core([*match.region, *self._find_unread(match)])
+        core = [n for n in core if self._kept.get(n, last) in match.group] or core
         makers = self._find_makers(core, last)
         own = [] if match.altered else makers
         rest = [n for n in core if n not in own]

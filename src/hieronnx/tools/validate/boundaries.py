@@ -78,7 +78,8 @@ def _is_among(view: View, tensor: int, reader: int, tensors: Set[int]) -> bool:
     """
     type_ = view.types[tensor]
     is_matrix = type_ is not None and len(type_.shape) == _OF_MATRICES
-    others = (view.nodes[other] for other in view.consumers[tensor] if is_matrix and other != reader)
+    is_form = is_matrix or view.nodes[reader].op in RESHAPE_OPS  # or the reader makes the matrix
+    others = (view.nodes[other] for other in view.consumers[tensor] if is_form and other != reader)
     reshaped = (o for o in others if o.op in RESHAPE_OPS and o.inputs[0] == tensor)
     return tensor in tensors or any(not tensors.isdisjoint(node.outputs) for node in reshaped)
 

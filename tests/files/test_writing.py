@@ -245,3 +245,13 @@ def test_data_of_a_model_in_memory_cannot_be_found(tmp_path: Path) -> None:
     with pytest.raises(HieronnxError, match="save it, and give the path instead"):
         write(model, moved_to(source, "b"), tmp_path / "out.onnx")
     assert not (tmp_path / "out.onnx").exists()
+
+
+def test_weights_have_a_name_that_onnx_takes(tmp_path: Path) -> None:
+    save(tmp_path, external=True)
+    path = tmp_path / "part.a..part.b.onnx"
+    write(tmp_path / "in.onnx", open_model(tmp_path / "in.onnx").hierarchy, path)
+    assert (tmp_path / "part.a.part.b.onnx.data").is_file()
+    onnx.checker.check_model(path)
+    write(path, open_model(path).hierarchy, path)
+    onnx.checker.check_model(path)

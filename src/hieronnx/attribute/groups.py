@@ -3,9 +3,9 @@
     A: x ─ MatMul(w) ─ a ─ Add(bias) ─ b ─ Relu ─ y     B: x ─ Reshape ─ p ─ Gemm(w, bias) ─ g ─ Relu ─ q ─ Reshape ─ y
 
 Gemm reads the parameters of MatMul and Add, so it does their work; Relu is the only Relu. Each rule leaves alone what
-the rules before it gave away: parameters, then what is read from outside the region, then operators (in order: work
-that comes first in A does not come later in B, and what needs other work comes behind that), then the nearest work
-upstream.
+the rules before it gave away: parameters, then names of nodes, then what is read from outside the region, then
+operators (in order: work that comes first in A does not come later in B, and what needs other work comes behind that),
+then what comes right before a claim, then the nearest work upstream.
 """
 
 from __future__ import annotations
@@ -233,9 +233,9 @@ class _Order:
         self._positions = {node: position for position, node in enumerate(nodes)}
         self._all = (1 << len(nodes)) - 1
         edges = _find_edges(a, nodes)
-        own = [1 << position for position in range(len(nodes))]
-        self._before = _collect(edges, own, or_, 0)
-        self._after = _collect(_reverse(edges), own, or_, 0)
+        self._own = [1 << position for position in range(len(nodes))]
+        self._before = _collect(edges, self._own, or_, 0)
+        self._after = _collect(_reverse(edges), self._own, or_, 0)
         self._edges = _find_edges(b, self._members)
         self._possible = dict.fromkeys(self._members, self._all)
         """For each node of B the nodes of A that do not come in the wrong order."""
@@ -250,7 +250,7 @@ class _Order:
         claimed = [[self._positions[n] for n in claims.get(member, ())] for member in self._members]
         upstream = _collect(self._edges, [_join(self._before, at) for at in claimed], or_, 0)
         downstream = _collect(_reverse(self._edges), [_join(self._after, at) for at in claimed], or_, 0)
-        behind = [_join(self._after, at) | _join_bits(at) if at else self._all for at in claimed]
+        behind = [_join(self._after, at) | _join(self._own, at) if at else self._all for at in claimed]
         needed = _collect(self._edges, behind, and_, self._all)
         for at, member in enumerate(self._members):
             self._possible[member] = self._all & ~(upstream[at] | downstream[at])
@@ -276,10 +276,6 @@ def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
 
 def _join(sets: Sequence[int], positions: Iterable[int]) -> int:
     return reduce(or_, (sets[position] for position in positions), 0)
-
-
-def _join_bits(positions: Iterable[int]) -> int:
-    return reduce(or_, (1 << position for position in positions), 0)
 
 
 def _reverse(edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -74,8 +74,8 @@ def _run_step(model: nn.Module, input_ids: Tensor | None) -> tuple[dict[str, Any
     return kwargs, _run(model, kwargs)
 
 
-def _make_step(model: nn.Module, input_ids: Tensor, new: int = _LENGTHS[0][1]) -> dict[str, Any]:
-    """Make the inputs of a later step: the cache of the text but its last tokens, and these."""
+def _make_step(model: nn.Module, input_ids: Tensor, new: int) -> dict[str, Any]:
+    """Make the inputs of a later step: the cache of the text but its last tokens, `new` of them, and these."""
     parameters = list_parameters(model)
     mask = torch.ones_like(input_ids)
     mask[-1, 0] = 0  # a mask of ones alone would be folded away

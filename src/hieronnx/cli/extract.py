@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hieronnx.cli.console import print_json, print_notes, print_text, show, use_colour
-from hieronnx.cli.options import json_option, path_argument, quiet_option
+from hieronnx.cli.options import path_argument, report_options
 
 
 @click.command("extract", short_help="Cut a module call out as a model of its own.")
@@ -22,8 +22,7 @@ from hieronnx.cli.options import json_option, path_argument, quiet_option
     help="Write every call that matches into FOLDER, each as a file named after it.",
 )
 @click.option("--relative-names", is_flag=True, help="Name parameters as the module itself does.")
-@quiet_option("Print nothing but notes and errors.")
-@json_option
+@report_options
 def extract_command(
     model: Path,
     targets: tuple[str, ...],

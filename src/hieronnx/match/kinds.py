@@ -54,8 +54,8 @@ class OperatorKinds:
                 makers.setdefault(known, set()).add(index)
         named: dict[int, int] = {}
         for index, node in enumerate(self._b.nodes):
-            ends = [end for end in range(len(node.name), 0, -1) if node.name[end : end + 1] in ("", "_", "/")]
-            begins = (node.name[:end] for end in ends if "::" in node.op)
+            ends = range(len(node.name) if "::" in node.op else 0, 0, -1)
+            begins = (node.name[:end] for end in ends if node.name[end : end + 1] in ("", "_", "/"))
             after = next((makers[begin] for begin in begins if begin in makers), set())
             if len(after) == 1:
                 named[index] = next(iter(after))

@@ -83,8 +83,9 @@ def test_in_a_group_nodes_that_read_the_same_fixed_points_are_the_same() -> None
         }
     """
     found = carry(before, after, {"s": "exp", "a": "of_z", "b": "of_x", "c": "mul", "d": "tanh", "y": "neg"})
-    assert found["t1"][0] == {"of_x"}
-    assert found["t2"][0] == {"of_z", "mul"}
+    assert found["t1"] == ({"of_x"}, "captured")
+    assert found["t2"] == ({"of_z"}, "captured")
+    assert found["t4"][0] == {"mul", "tanh"}  # what joins x and z must read both
 
 
 def test_in_a_group_nodes_of_one_operator_are_taken_in_their_order() -> None:
@@ -290,6 +291,33 @@ def test_in_a_group_what_needs_the_work_of_others_needs_it_before_as_well() -> N
     found = carry(before, after, {**start, "a": "q", "b": "k", "r": "of_q", "s": "of_k", "t": "turn", "y": "join"})
     assert found["t2"] == ({"of_k"}, "captured")
     assert found["t4"] == ({"of_q"}, "captured")
+
+
+def test_in_a_group_what_is_made_of_one_tensor_does_no_work_on_another() -> None:
+    before = """
+        main (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) {
+            a = Tanh (x)
+            b = Tanh (z)
+            r = Exp (a)
+            s = Exp (b)
+            y = Mul (r, s)
+        }
+    """
+    after = """
+        main (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) <int64[3] form> {
+            b = Tanh (z)
+            t1 = Reshape (b, form)
+            t2 = Exp (t1)
+            a = Tanh (x)
+            t3 = Reshape (a, form)
+            t4 = Exp (t3)
+            y = com.microsoft.Joined (t4, t2)
+        }
+    """
+    found = carry(before, after, {"a": "x", "b": "z", "r": "of_x", "s": "of_z", "y": "join"})
+    assert found["t2"] == ({"of_z"}, "captured")
+    assert found["t4"] == ({"of_x"}, "captured")
+    assert found["y"] == ({"join"}, "carried")
 
 
 JOINED = """

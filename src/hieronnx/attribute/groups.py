@@ -10,7 +10,7 @@ then what comes right before a claim, then the nearest work upstream.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence, Set
 from functools import reduce
 from operator import and_, or_
 from typing import TypeAlias
@@ -34,7 +34,7 @@ def divide_region(
 ) -> Claims:
     """Divide nodes of A, of a match's region, among nodes of B, of its group; `done` is what others of them do."""
     a, b = matcher.a, matcher.b
-    order = _Order(a, {*match.region, *region, *(n for work in done.values() for n in work)}, b, match.group)
+    order = _Order(matcher, {*match.region, *region, *(n for work in done.values() for n in work)}, match.group)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
     _claim_by_names(matcher, claims, region)
     for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
@@ -47,7 +47,9 @@ def divide_region(
     for free, nodes in _group_alike(claims, region, types_a, types_b):
         claims.update(_claim_in_order(matcher, free, nodes, order))
     _claim_before(matcher, claims, region)
-    _claim_behind(matcher, claims, region)
+    order.add_claims({**done, **claims})
+    _claim_alone(matcher, claims, region, order)
+    _claim_behind(matcher, claims, region, order)
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
         order.add_claims({**done, **claims})
@@ -192,11 +194,21 @@ def _find_needs(view: View, nodes: Sequence[int]) -> dict[int, set[int]]:
     return needs
 
 
-def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int]) -> None:
+def _claim_alone(matcher: Matcher, claims: Claims, region: Sequence[int], order: _Order) -> None:
+    """Give unclaimed nodes of A to the one node of B that can do them: what joins two tensors must read both."""
+    taken = {n for claimed in claims.values() for n in claimed}
+    computing = [n for n in region if n not in taken and matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
+    able = [member for member in claims if matcher.b.nodes[member].op not in DATA_MOVEMENT_OPS]
+    for member, nodes in order.find_alone(able, computing).items():
+        claims[member].extend(nodes)
+
+
+def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], order: _Order) -> None:
     """Give unclaimed nodes of A to the node of B that does the nearest work upstream, and could do theirs as well."""
     claimants = {n: member for member, claimed in claims.items() for n in claimed}
     for node in (n for n in region if n not in claimants):
-        if (nearest := _find_nearest(matcher, node, claimants)) is not None:
+        nearest = _find_nearest(matcher, node, claimants)
+        if nearest is not None and order.reads_enough(nearest, node):
             claims[nearest].append(node)
 
 
@@ -223,21 +235,25 @@ class _Order:
            k ─ Mul ─ r ─┴─ MatMul         k ─ t3 ─ Mul ─ t4 ─┴─ MatMul
 
     If t1 is known to be made of q, the first Mul does the work of the one behind q. Of what a node does in A some must
-    be behind it, for a node of B may do the work of several branches.
+    be behind it, for a node of B may do the work of several branches. If q is a fixed point, so is what is not made of
+    it: the second Mul, which does not read q, does no work on it.
 
     A set of nodes of A is a number with a bit for the position of each in the region.
     """
 
-    def __init__(self, a: View, region: Iterable[int], b: View, members: Iterable[int]) -> None:
+    def __init__(self, matcher: Matcher, region: Iterable[int], members: Iterable[int]) -> None:
+        a, b = matcher.a, matcher.b
         self._members, nodes = sorted(members), sorted(region)
         self._positions = {node: position for position, node in enumerate(nodes)}
         self._all = (1 << len(nodes)) - 1
+        self._made = _find_made(matcher, nodes, self._members)
+        """For each node of B the nodes of A that are made of no fixed point that it is not made of."""
         edges = _find_edges(a, nodes)
         self._own = [1 << position for position in range(len(nodes))]
         self._before = _collect(edges, self._own, or_, 0)
         self._after = _collect(_reverse(edges), self._own, or_, 0)
         self._edges = _find_edges(b, self._members)
-        self._possible = dict.fromkeys(self._members, self._all)
+        self._possible = dict(self._made)
         """For each node of B the nodes of A that do not come in the wrong order."""
         self._needed = dict.fromkeys(self._members, self._all)
         """And those that are behind all claims of those before it."""
@@ -253,7 +269,7 @@ class _Order:
         behind = [_join(self._after, at) | _join(self._own, at) if at else self._all for at in claimed]
         needed = _collect(self._edges, behind, and_, self._all)
         for at, member in enumerate(self._members):
-            self._possible[member] = self._all & ~(upstream[at] | downstream[at])
+            self._possible[member] = self._made[member] & ~(upstream[at] | downstream[at])
             self._needed[member] = needed[at]
 
     def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
@@ -266,12 +282,58 @@ class _Order:
         possible = self._possible[member] if self.filter_possible(member, nodes) else 0
         return [node for node in nodes if possible >> self._positions[node] & 1]
 
+    def find_alone(self, members: Collection[int], nodes: Sequence[int]) -> Claims:
+        """Return for nodes of B those of some nodes of A that they can do, and no other of them can."""
+        once = twice = 0
+        masks = {member: self._possible[member] & self._needed[member] for member in members}
+        for member in members:
+            twice |= once & masks[member]
+            once |= masks[member]
+        alone = {member: mask & ~twice for member, mask in masks.items()}
+        return {m: [n for n in nodes if mask >> self._positions[n] & 1] for m, mask in alone.items() if mask}
+
+    def reads_enough(self, member: int, node: int) -> bool:
+        """Say whether a node of B is made of all fixed points that one of A is made of."""
+        return bool(self._made[member] >> self._positions[node] & 1)
+
 
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
     """Return which of the nodes, given in order, feed which: pairs of their positions, in the order of the graph."""
     positions: dict[int | None, int] = {node: position for position, node in enumerate(nodes)}
     feeds = ((view.producers[t], position) for position, node in enumerate(nodes) for t in view.nodes[node].reads)
     return [(positions[producer], position) for producer, position in feeds if producer in positions]
+
+
+def _find_made(matcher: Matcher, nodes: Sequence[int], members: Sequence[int]) -> dict[int, int]:
+    """Find for each node of B the nodes of A that are made of no other fixed points than it: a bit for each.
+
+    A fixed point has a bit as well, and the first one is for what B is made of that A does not know.
+    """
+    a, b, source, known = matcher.a, matcher.b, matcher.values.source, matcher.tensor_in_a
+    bits: dict[int, int] = {}
+    of_b: dict[int, int] = {}
+    for member in members:
+        of_b[member] = 0
+        for tensor in (t for t in b.nodes[member].reads if not b.flow.constant[t]):
+            same, producer = known[tensor], b.producers[tensor]
+            if same is not None:
+                of_b[member] |= bits.setdefault(source[same], 2 << len(bits))
+            else:
+                of_b[member] |= 1 if producer is None else of_b.get(producer, 1)
+    of_a: dict[int, int] = {}
+    made: dict[int, int] = {}
+    for position, node in enumerate(nodes):
+        of_a[node] = 0
+        for tensor in (t for t in a.nodes[node].reads if not a.flow.constant[t]):
+            producer = a.producers[tensor]
+            of_a[node] |= bits.get(source[tensor]) or (0 if producer is None else of_a.get(producer, 0))
+        made[of_a[node]] = made.get(of_a[node], 0) | 1 << position
+    everything = reduce(or_, made.values(), 0)
+    fitting = {
+        points: everything if points & 1 else reduce(or_, (bit for own, bit in made.items() if not own & ~points), 0)
+        for points in set(of_b.values())
+    }
+    return {member: fitting[of_b[member]] for member in members}
 
 
 def _join(sets: Sequence[int], positions: Iterable[int]) -> int:

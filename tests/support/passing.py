@@ -283,6 +283,25 @@ class Pieces(nn.Module):
         return self.narrow(left) + self.narrow(right)
 
 
+class PiecesInPlace(nn.Module):
+    """Gives each piece of a tensor that was written to, turned and not, to a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.act, self.narrow, self.turned = (
+            Affine(),
+            nn.SiLU(inplace=True),
+            nn.Linear(2, 2),
+            nn.Linear(3, 2),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.inner(x))
+        left, right = h.chunk(2, dim=-1)
+        y = self.narrow(left) + self.narrow(right)
+        return y.sum() + self.turned(h.t()[1:]).sum() + self.narrow(h[:, 1:3]).sum()
+
+
 class State(nn.Module):
     """Hands what a cell returned to its next call; the exporters see the inside of the cell."""
 
@@ -326,6 +345,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         Cancelled,
         Hooked,
         Pieces,
+        PiecesInPlace,
         State,
         Branches,
     )

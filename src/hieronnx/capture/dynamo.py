@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,12 +23,11 @@ from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.dynamo_names import DynamoNames
-from hieronnx.capture.fx_copies import find_original
+from hieronnx.capture.fx_copies import FxView, find_original, find_view, is_written_between
 from hieronnx.capture.guard import Guard
+from hieronnx.capture.onnx_values import find_values, forget_repeated_names, view_values, walk_values
 from hieronnx.capture.torchscript.scripted import refine_by_parameters
 from hieronnx.errors import writing
-from hieronnx.graph.building import view_model
-from hieronnx.graph.view import View
 from hieronnx.graph.walks import first_output, walk_nodes
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
 from hieronnx.hierarchy.tags import CallSite
@@ -59,9 +59,10 @@ def capture_dynamo(request: ExportRequest) -> Captured:
     ):
         program, write = export_program(request)
     sites, raw, passed = watcher.finish()
-    view = view_model(program.model)
+    view, values = view_values(program.model)
     unknown = [None] * len(view.nodes)
-    return Captured(sites, (raw, Stage(view, unknown, unknown)), view, passed, write)
+    tensors = watcher.find_kept(values)
+    return Captured(sites, (raw, Stage(view, unknown, unknown, tensors)), view, passed, write)
 
 
 def export_program(request: ExportRequest) -> tuple[torch.onnx.ONNXProgram, Callable[..., None]]:
@@ -104,6 +105,8 @@ class _Watcher:
         self._stack_calls: dict[str, CallId] = {}
         """The calls by their keys in torch's own record, which it keeps where it traces again."""
         self._raw: Stage | None = None
+        self._values: dict[ir.Value, int] = {}
+        """The tensors of the raw graph by torch's values: names are no sure sign, torch gives values new ones."""
         self._sites: tuple[CallSite, ...] = ()
         self._final: Mapping[CallId, CallId] = {}
         self._model = model
@@ -154,6 +157,7 @@ class _Watcher:
         """Write the running call into an FX node, unless the node was made from one that has it."""
         if node.op in ("placeholder", "output"):
             return
+        self.values.note_view(node)
         custom = node.meta.get("custom") or {}
         # torch traces a body again, more than once, from the code that it generated for it, and gives its nodes what is
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
@@ -199,8 +203,10 @@ class _Watcher:
         if nodes and not any(map(_read_mark, nodes)):
             self._mark_from_stacks(nodes)
         self._final = self._recorder.settle(self._outermost)
+        values = {value: value for value in walk_values(model)}
         if model.functions:
             model = model.clone()
+            values = dict(zip(values, walk_values(model), strict=True))
             for _, node in walk_nodes(model):
                 call = self._call_of(node)
                 if call is not None:
@@ -208,10 +214,16 @@ class _Watcher:
                     node.metadata_props[_MARK] = json.dumps(call)
             InlinePass()(model)
         scopes: list[Attribution | None] = []
-        view = view_model(model, lambda _, node: scopes.append(self._attribute(node)))
+        view, tensors = view_values(model, lambda node: scopes.append(self._attribute(node)))
+        self._values = find_values(values, tensors)
+        self.values.keep_raw(self._values)
+        forget_repeated_names(view)
         refined, self._sites = refine_by_parameters(self._model, view, scopes, self._recorder.sites)
         self._raw = Stage(view, refined)
-        self.values.keep_raw(self._raw.view)
+
+    def find_kept(self, values: Mapping[ir.Value, int]) -> dict[int, int]:
+        """Return for tensors of the raw graph those of the finished one that are the same value of torch's."""
+        return {self._values[value]: tensor for value, tensor in values.items() if value in self._values}
 
     def _attribute(self, node: ir.Node) -> Attribution | None:
         inlined = node.metadata_props.get(_MARK)
@@ -271,6 +283,10 @@ class _FxValues:
         """For each number the one of the node that stands for its tensor since torch traced it again."""
         self._originals: dict[int, int] = {}
         """For the number of a node since then that of an earlier one with the same values."""
+        self._views: dict[FxView, int] = {}
+        """The numbers of nodes since then that show a part of another node's tensor, or all in another form."""
+        self._same_views: dict[int, list[int]] = defaultdict(list)
+        """For such a number those of the nodes that show the same: torch makes views again when it needs them."""
         self._line: torch.fx.Node | None = None
         """The node whose line of generated code made the latest node."""
         self._values: dict[int, Any] = {}
@@ -284,6 +300,8 @@ class _FxValues:
         self.recorder.calls.clear()
         self._retraced.clear()
         self._originals.clear()
+        self._views.clear()
+        self._same_views.clear()
 
     def note_version(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         if not tensor.is_inference():
@@ -309,6 +327,14 @@ class _FxValues:
             self._retraced[number] = self._number_of(new)
             if (original := find_original(new)) is not None:
                 self._originals[self._number_of(new)] = self._number_of(original)
+            if (view := find_view(new)) is not None:
+                self._views.setdefault(view, self._number_of(new))
+
+    def note_view(self, node: torch.fx.Node) -> None:
+        """Number a node that shows what one that is followed shows: that one may be left out, and this one not."""
+        view = find_view(node) if self._views else None
+        if view is not None and view in self._views and not is_written_between(view.base, node):
+            self._same_views[self._views[view]].append(self._number_of(node))
 
     def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
@@ -329,12 +355,10 @@ class _FxValues:
             if number is not None and node.name in values and (node is self._nodes[number] or node.op == "placeholder"):
                 self._values[number] = values[node.name]
 
-    def keep_raw(self, raw: View) -> None:
-        """Find the values in the raw graph while they have its names: torch renames them as it optimizes."""
-        tensors = (
-            (number, raw.find_tensor("", getattr(value, "name", None))) for number, value in self._values.items()
-        )
-        self._tensors = {number: tensor for number, tensor in tensors if tensor is not None}
+    def keep_raw(self, tensors: Mapping[ir.Value, int]) -> None:
+        """Find the values in the raw graph, whose tensors these are."""
+        values = ((number, value) for number, value in self._values.items() if isinstance(value, ir.Value))
+        self._tensors = {number: tensors[value] for number, value in values if value in tensors}
         self._values.clear()
 
     def find_tensor(self, number: int) -> int | None:
@@ -346,4 +370,7 @@ class _FxValues:
         while number in self._retraced:
             number = self._retraced[number]
             tensor = self._tensors.get(number, tensor)
+        same = self._same_views.get(number, ())
+        others = (t for other in same if tensor is None and (t := self.find_tensor(other)) is not None)
+        tensor = next(others, tensor)
         return self.find_tensor(self._originals[number]) if tensor is None and number in self._originals else tensor

@@ -5,15 +5,21 @@ what is kept:
 
     relu ─┬─ cat                  `stack` has the values of `relu`, in the same shape: where nobody reads it, and torch
           └─ squeeze ─ stack      leaves it out, `relu` is what was returned
+
+or what torch made again from the same tensor, as it does with views of what is written to:
+
+    silu ─┬─ split ─ getitem          what a call received, and torch leaves out
+          └─ split_1 ─ getitem_1 ─ conv
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import NamedTuple
 
 import torch
 
-from hieronnx.capture.private_torch import works_in_place
+from hieronnx.capture.private_torch import is_view, works_in_place
 
 _ATEN = torch.ops.aten
 # They keep the values and their order, whatever the shape.
@@ -34,6 +40,13 @@ _RESHAPES = frozenset(
 _JOINS = frozenset({_ATEN.cat, _ATEN.stack})
 
 
+class FxView(NamedTuple):
+    """A view of a node's tensor: the operations that were done to get there, the last one first."""
+
+    base: torch.fx.Node
+    steps: tuple[tuple[str, ...], ...]
+
+
 def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
     """Return the first node whose tensor has the values of this one's, in the same shape; None if it is this one.
 
@@ -44,12 +57,27 @@ def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
         if shape is not None and _read_type(current) == shape:
             original = current
         current = _find_copied(current)
-    current = original
-    while current is not None and current is not node:
+    return None if original is None or is_written_between(original, node) else original
+
+
+def find_view(node: torch.fx.Node) -> FxView | None:
+    """Return what a node shows of which node's tensor; None if it computes something."""
+    steps: list[tuple[str, ...]] = []
+    base = node
+    while isinstance(source := base.args[0] if base.args else None, torch.fx.Node) and is_view(base):
+        steps.append((str(base.target), repr(base.args[1:]), repr(base.kwargs)))
+        base = source
+    return FxView(base, tuple(steps)) if steps else None
+
+
+def is_written_between(first: torch.fx.Node, last: torch.fx.Node) -> bool:
+    """Say whether a node from one to before another works in place: it may have written to the memory of either."""
+    current = first
+    while current is not last:
         if works_in_place(current):
-            return None
+            return True
         current = current.next
-    return original
+    return False
 
 
 def _find_copied(node: torch.fx.Node) -> torch.fx.Node | None:

@@ -7,6 +7,7 @@ function, this is the file to fix: from torch 2.10 to 2.15 all of it is the same
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -128,6 +129,15 @@ def works_in_place(node: torch.fx.Node) -> bool:
     """Say whether an FX node writes to the memory of what it reads."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Say whether an FX node shows its first argument's memory in another form, or takes one of several such views."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return node.target is operator.getitem
+    alias = schema.arguments[0].alias_info if schema.arguments else None
+    return alias is not None and not alias.is_write
 
 
 def observe_translated_graphs(guard: Guard, observer: Callable[[torch.fx.Graph, Mapping[str, Any]], None]) -> _Context:

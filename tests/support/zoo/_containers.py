@@ -143,3 +143,27 @@ class ParametrizedWeight(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.linear(x))
+
+
+class NamedLikeOperations(nn.Module):
+    """A buffer and a parameter have the names that the exporter gives to results of operations."""
+
+    class Gate(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.linear(x.mean(-1, keepdim=True) + x)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gates = nn.ModuleList(self.Gate() for _ in range(3))
+        self.register_buffer("mean", torch.rand(WIDTH))
+        self.mul = nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x - self.mean) * self.mul
+        for gate in self.gates:
+            x = gate(x)
+        return x

@@ -97,6 +97,7 @@ CONTAINERS = (
     edge(_containers.ParameterListModule, rows),
     edge(_containers.ParameterDictModule, rows),
     edge(_containers.ParametrizedWeight, rows),
+    edge(_containers.NamedLikeOperations, rows),
 )
 
 OPERATORS = (

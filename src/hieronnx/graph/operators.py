@@ -73,6 +73,9 @@ NEUTRAL_OPERANDS: Mapping[str, int] = {"Add": 0, "Mul": 1, "Sub": 0, "Div": 1}
 """With this as their second operand they change nothing; the commutative ones also with this as their first."""
 COMMUTATIVE_OPS = frozenset({"Add", "Mul"})
 
+AFFINE_OPS = COMMUTATIVE_OPS | {"BatchNormalization", "Div", "Sub"}
+"""With constants for all other operands they may be folded into the weights of a product."""
+
 VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 """The input of which only the shape or the element type counts, not the values."""
 

@@ -17,7 +17,7 @@ Nodes between fixed points whose own outputs have new names form a group, and sh
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hieronnx.graph.operators import DEQUANTIZE_OPS, LAYOUT_OPS
 from hieronnx.graph.values import Values
@@ -26,6 +26,7 @@ from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import OperatorKinds, find_readers
 from hieronnx.match.regions import find_region
 from hieronnx.match.renamed import pair_left, read_content
+from hieronnx.match.upstream import pass_constants_upstream, pass_upstream
 
 _GROUP_LIMIT = 500
 
@@ -40,6 +41,10 @@ class Match:
     """Nodes of B that share the region, this one last; empty where the node stands alone."""
     altered: bool = False
     """Whether the node's operator, attributes or constants are not those of A's node: it may do more than that."""
+
+    def extend(self, region: Iterable[int], proven: bool) -> Match:
+        """Return the match of the same node of B with another region."""
+        return replace(self, region=tuple(sorted(region)), proven=proven)
 
 
 class Matcher:
@@ -266,9 +271,11 @@ class Matcher:
             other = self._match_by_structure(index)
             if other is not None and other.region[0] not in region:
                 return None  # it is exactly another node of A: the name was given to something else
-        if altered or len(group) > 1:
-            return Match(region, True, group if len(group) > 1 else (), altered)
-        self._pass_upstream(node, self.a.nodes[producer])
+        if len(group) > 1:
+            return Match(region, True, group, altered)
+        if altered:
+            return Match(pass_constants_upstream(self, node, producer, region), True, altered=True)
+        pass_upstream(self, node, self.a.nodes[producer])
         return Match((producer,), True)
 
     def _same_form(self, node: ViewNode, other: ViewNode, *, exact: bool = False) -> bool:
@@ -298,25 +305,6 @@ class Matcher:
         if self.a.producers[of_a] is not None and content is None and self.b.producers[of_b] is None:
             return not exact  # what A computed cannot be compared with what B holds
         return self.b.constants.get(of_b) == content
-
-    def _pass_upstream(self, node: ViewNode, same: ViewNode) -> None:
-        """Give the work that A does before a node, and B nowhere, to the altered node of B that feeds the same node.
-
-        A node that is as it was did not take over other work. If what it reads is now made from further back than in
-        A, the node that makes it did: its tensor kept its name and has another value.
-        """
-        number = self.values.number
-        for of_b, of_a in zip(node.inputs, same.inputs, strict=True):
-            if NO_TENSOR in (of_b, of_a) or self.a.flow.constant[of_a]:
-                continue
-            named, feeder = self.tensor_in_a[of_b], self.b.producers[of_b]
-            match = None if feeder is None else self.matches.get(feeder)
-            if feeder is None or match is None or not match.altered or named is None or number[named] == number[of_a]:
-                continue
-            region = find_region(self.a, self.values, [of_a], self.gather_group(feeder)[1])
-            if region is not None:
-                self.matches[feeder] = Match(region, True, match.group, altered=True)
-                self.tensor_in_a[of_b] = of_a
 
     def gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
         """Return the node with those behind its unknown inputs, and the fixed points where they end."""

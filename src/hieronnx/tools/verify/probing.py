@@ -318,13 +318,21 @@ class SampleRun:
 
     def _find_owner(self, nodes: list[Node]) -> CallId:
         """Return the lowest call that all nodes are in: of a merged node the copy that is nearest."""
-        tree = self._hierarchy.tree
         working = [node for node in nodes if node.op_type not in _NO_WORK] or nodes
-        owner = working[-1].scope if working else ROOT
-        for node in reversed(working):
-            above = (tree.lowest_above((owner, origin)) for origin in (node.scope, *node.origins))
-            owner = max(above, key=tree.depth)
-        return owner
+        if not working:
+            return ROOT
+        # The last one may be merged with work of those behind: it is of a call that has others of the nodes to itself.
+        alone = {node.scope for node in working if node.origins == (node.scope,)}
+        last = (working[-1].scope, *(origin for origin in working[-1].origins if origin in alone))
+        return max((self._find_above(call, working) for call in last), key=self._hierarchy.tree.depth)
+
+    def _find_above(self, call: CallId, nodes: Sequence[Node]) -> CallId:
+        """Return the lowest call above one that nodes before it are in, too."""
+        tree = self._hierarchy.tree
+        for node in reversed(nodes):
+            above = (tree.lowest_above((call, origin)) for origin in (node.scope, *node.origins))
+            call = max(above, key=tree.depth)
+        return call
 
     def _list_nodes(self, indices: Iterable[int]) -> list[Node]:
         return [node for index in indices if (node := self._seen.nodes[index]) is not None]

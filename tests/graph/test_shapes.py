@@ -49,6 +49,35 @@ def test_sizes_that_are_computed_of_literals_are_followed() -> None:
     assert infer(text.replace("same = Reshape (last, zero)", ""))["y"] == (TensorProto.FLOAT, (2, 4, 3, 2))
 
 
+HALVES = """
+    main (float[{batch}, 6, 8] x) => (y)
+    <int64 one = {{1}}, int64 two = {{2}}, int64[1] axis = {{1}}, int64[1] zero = {{0}}> {{
+        s = Shape (x)
+        n = Gather (s, one)
+        h = Div (n, two)
+        e = Unsqueeze (h, zero)
+        a = Slice (x, zero, e, axis)
+        t = Shape (a)
+        m = Gather (t, axis)
+        k = Div (m, m)
+        b = Slice (a, zero, k, axis)
+        y = Relu (b)
+    }}
+"""
+
+
+@pytest.mark.parametrize("batch", [2, "batch"])
+def test_sizes_that_are_computed_of_sizes_are_followed_one_after_the_other(batch: int | str) -> None:
+    assert infer(HALVES.format(batch=batch))["a"] == (TensorProto.FLOAT, (batch, 3, 8))
+    assert infer(HALVES.format(batch=batch))["y"] == (TensorProto.FLOAT, (batch, 1, 8))
+
+
+def test_what_is_divided_by_no_number_is_not_computed() -> None:
+    text = HALVES.format(batch=2).replace("int64 two = {2}", "int64 two = {0}")
+    _, sizes = infer(text)["a"]
+    assert not any(isinstance(size, int) for size in sizes or ())
+
+
 def test_numbers_that_are_filled_in_and_turned_are_followed() -> None:
     text = """
         main (float[2, 4, 6] x) => (y)

@@ -28,9 +28,11 @@ from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bod
 
 _LOG = logging.getLogger("hieronnx")
 # What exporters compute with sizes and axes, which are short lists of whole numbers.
-_FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS) - {"Div", "Floor"}
+_FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS) - {"Floor"}
 _FOLDED_OPS |= {"Abs", "ConstantOfShape", "Range", "Transpose"}
+_DIVISIONS = frozenset({"Div", "Mod"})
 _MOST_NUMBERS = 16
+_MOST_VISITS = 100_000  # of nodes, by inference that is run again as sizes become known
 _MOST_COMPUTED = _MOST_NUMBERS**3  # by a Where, of three lists that are spread out along axes of their own
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 
@@ -66,13 +68,28 @@ def infer_types(
                     dim.Clear()
         follow = check_growth(copy, literals)
         inferred = onnx.shape_inference.infer_shapes(copy, data_prop=follow)
-        if not follow and check_growth(inferred, literals):  # with these types it is known to be few numbers
-            inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
-        elif not follow:
+        if not follow:  # with these types it may be known to be few numbers
+            follow = check_growth(inferred, literals)
+            inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True) if follow else inferred
+        if follow:
+            inferred = _follow_sizes(copy, inferred, literals)
+        else:
             _LOG.warning("lists of more than %s numbers are computed with: sizes are not followed there", MOST_NUMBERS)
     except (ir.serde.SerdeError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, LookupError) as error:
         raise HieronnxError(f"the shapes that the file lacks cannot be inferred: {error}") from error
     return dict(_read_types(model.graph, inferred.graph))
+
+
+def _follow_sizes(
+    copy: onnx.ModelProto, inferred: onnx.ModelProto, literals: dict[str, npt.NDArray[Any]]
+) -> onnx.ModelProto:
+    """Infer types again as long as something can be computed from them that inference leaves open: a half of a size."""
+    opsets = {item.domain: item.version for item in copy.opset_import}
+    for _ in range(_MOST_VISITS // max(len(copy.graph.node), 1)):
+        if not _fold_sizes(copy.graph, inferred.graph, opsets, literals) or not check_growth(inferred, literals):
+            break
+        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+    return inferred
 
 
 def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
@@ -103,7 +120,7 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.Mode
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
     graph.value_info.extend(map(ir.serde.serialize_value, typed))
     _hide_long_lists(graph)
-    literals = _fold_literals(graph, model.opset_imports)
+    literals = _fold_literals(graph, model.opset_imports, {})
     for info in (*graph.input, *graph.output, *graph.value_info) if dims else ():
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param and (size := evaluate_size(dim.dim_param, dims)) is not None:
@@ -146,12 +163,52 @@ def _read_types(graph: ir.Graph, inferred: onnx.GraphProto) -> Iterator[tuple[ir
 # -- computing with literals ------------------------------------------------------------------------------
 
 
-def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
+def _fold_sizes(
+    graph: onnx.GraphProto, inferred: onnx.GraphProto, opsets: Mapping[str, int], arrays: dict[str, npt.NDArray[Any]]
+) -> bool:
+    """Replace nodes that compute with sizes which were inferred by their results; say whether there were any."""
+    known = len(arrays)
+    sizes: dict[str, list[int | None]] = {}
+    for info in (*inferred.input, *inferred.value_info, *inferred.output):
+        kind = info.type.tensor_type
+        if kind.HasField("shape"):
+            sizes[info.name] = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
+    shapes: dict[str, list[int | None]] = {}
+    for node in graph.node:
+        if node.op_type == "Shape" and not node.domain and node.input[0] in sizes:
+            start, end = (_read_attribute(node, name) for name in ("start", "end"))
+            shapes[node.output[0]] = sizes[node.input[0]][start:end]
+        picked = _pick_sizes(node, shapes, arrays) if node.output and node.output[0] not in arrays else None
+        if picked is not None:
+            _hold(node, picked, arrays)
+    return len(arrays) > known and bool(_fold_literals(graph, opsets, arrays))
+
+
+def _pick_sizes(
+    node: onnx.NodeProto, shapes: Mapping[str, Sequence[int | None]], arrays: Mapping[str, npt.NDArray[Any]]
+) -> npt.NDArray[Any] | None:
+    """Return the sizes of a shape, all or some, that a node gives, if they are known: others need not be."""
+    if node.op_type == "Shape" and not node.domain:
+        picked = np.array(shapes.get(node.output[0], [None]), dtype=object)
+    elif node.op_type == "Gather" and not node.domain and node.input[0] in shapes and node.input[1] in arrays:
+        given, indices = shapes[node.input[0]], arrays[node.input[1]]
+        if indices.size and not -len(given) <= indices.min() <= indices.max() < len(given):
+            return None
+        picked = np.array(given, dtype=object)[indices]
+    else:
+        return None
+    picked = np.asarray(picked)
+    return None if picked.size > _MOST_NUMBERS or any(size is None for size in picked.flat) else picked.astype(np.int64)
+
+
+def _fold_literals(
+    graph: onnx.GraphProto, opsets: Mapping[str, int], arrays: dict[str, npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
     """Replace the nodes of a graph that compute a few whole numbers of others, all of them known, by their results.
 
-    Return all that are known.
+    Return all that are known, those that were before among them.
     """
-    arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if _is_short(tensor)}
+    arrays.update((tensor.name, numpy_helper.to_array(tensor)) for tensor in graph.initializer if _is_short(tensor))
     for node in graph.node:
         if node.op_type == "Constant" and not node.domain:
             tensors = (attribute.t for attribute in node.attribute if attribute.name == "value")
@@ -159,9 +216,17 @@ def _fold_literals(graph: onnx.GraphProto, opsets: Mapping[str, int]) -> dict[st
         elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
             result = _compute(node, opsets, [arrays[name] if name else None for name in node.input])
             if result is not None and result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
-                arrays[node.output[0]] = result
-                node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
+                _hold(node, result, arrays)
     return arrays
+
+
+def _hold(node: onnx.NodeProto, result: npt.NDArray[Any], arrays: dict[str, npt.NDArray[Any]]) -> None:
+    arrays[node.output[0]] = result
+    node.CopyFrom(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(result)))
+
+
+def _read_attribute(node: onnx.NodeProto, name: str) -> int | None:
+    return next((attribute.i for attribute in node.attribute if attribute.name == name), None)
 
 
 def _compute(
@@ -172,6 +237,8 @@ def _compute(
 
     sizes = [array.size for array in given if array is not None]
     spread = sum(sizes) if node.op_type == "Concat" else math.prod(sizes)
+    if node.op_type in _DIVISIONS and any(array is not None and not array.all() for array in given[1:]):
+        return None
     if spread > _MOST_COMPUTED or _measure_by_value(node.op_type, given) > _MOST_NUMBERS:
         return None
     try:

@@ -52,10 +52,12 @@ def _name_ends(extraction: ExtractResult) -> dict[tuple[str, str], str]:
     """Say of each input and output what it is to the module's forward."""
     ends = {}
     for item in extraction.inputs:
-        ends["inputs", item.name] = f"← {', '.join(item.arguments)}" if item.arguments else "not received"
+        unknown = "not known to be received" if extraction.lost_arguments else "not received"
+        ends["inputs", item.name] = f"← {', '.join(item.arguments)}" if item.arguments else unknown
     for result in extraction.outputs:
         places = ", ".join(place or "returned" for place in result.places)
-        ends["outputs", result.name] = f"→ {places}" if places else "not returned"
+        unknown = "not known to be returned" if extraction.lost_outputs else "not returned"
+        ends["outputs", result.name] = f"→ {places}" if places else unknown
     return ends
 
 
@@ -63,9 +65,9 @@ def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
     """Yield what one must know to feed the part and to read what it gives."""
     if not extraction.recorded:
         yield "not recorded: what forward received and returned; inputs and outputs are what enters and leaves nodes"
-    form = " in this form" if extraction.lost_arguments else ""
+    received = "is not known to have received" if extraction.lost_arguments else "did not receive"
     for item in extraction.undeclared_inputs:
-        yield clean_line(f"forward did not receive '{item.name}'{form}: feed {_name_source(item)}")
+        yield clean_line(f"forward {received} '{item.name}': feed {_name_source(item)}")
     for constant in extraction.constant_arguments:
         holder = f"parameter '{constant.parameter}'" if constant.parameter else f"constant '{constant.tensor}'"
         yield clean_line(f"argument '{constant.argument}' is no input: it is the {holder}, which the part has")
@@ -79,7 +81,8 @@ def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
         yield clean_line(f"fused with {calls}: nodes of the part do the work of both, and cannot be cut apart")
     unreturned = [result.name for result in extraction.outputs if not result.places]
     if extraction.recorded and unreturned:
-        yield clean_line(f"forward did not return {_listed(unreturned)}, but it is used outside")
+        returned = "is not known to have returned" if extraction.lost_outputs else "did not return"
+        yield clean_line(f"forward {returned} {_listed(unreturned)}, but it is used outside")
 
 
 def _name_source(item: PartInput) -> str:

@@ -272,10 +272,10 @@ def test_the_report_says_what_to_feed(pair: Path) -> None:
     lines = run("extract", "model.onnx", "block", "-o", "part.onnx").stdout.splitlines()
     rows = [line.split() for line in lines]
     assert ["input", "q", "float[2]", "←", "right"] in rows
-    assert ["input", "p", "float[2]", "not", "received"] in rows
+    assert ["input", "p", "float[2]", "not", "known", "to", "be", "received"] in rows
     assert ["output", "t", "float[2]", "→", "0"] in rows
     assert ["output", "s", "float[2]", "not", "returned"] in rows
-    assert "forward did not receive 'p' in this form: feed what Neg 'p' of the root gives" in lines
+    assert "forward is not known to have received 'p': feed what Neg 'p' of the root gives" in lines
     assert "no tensor of the file is known to hold argument 'left'" in lines
     assert "forward did not return 's', but it is used outside" in lines
 

@@ -73,7 +73,8 @@ def measure(tensor: str, actual: Array, expected: Array) -> Deviation:
     if not actual.size:
         return Deviation(tensor)
     a, e = _widen(actual), _widen(fit(expected, actual.dtype))
-    apart = np.abs(a - e)
+    with np.errstate(invalid="ignore"):  # of what is infinite in both
+        apart = np.abs(a - e)
     most = float(apart.max())
     if not math.isfinite(most) or _is_near_limit(a, actual.dtype) or _is_near_limit(e, actual.dtype):
         return _measure_odd(tensor, a, e, actual)

@@ -284,6 +284,36 @@ def test_an_operator_that_was_made_of_several_is_found_between_those_around_it()
     assert found["t3"][0] == found["y"][0] == {"second"}
 
 
+def test_a_product_that_is_part_of_an_activation_is_not_the_one_behind_it() -> None:
+    before = """
+        main (float[1, 8, 4, 4] x, float[1, 8, 4, 4] z) => (float[1, 8, 4, 4] y)
+        <float[8, 8, 1, 1] v, float[8, 8, 1, 1] w> {
+            c = Conv (x, v)
+            g = Sigmoid (c)
+            m = Mul (c, g)
+            k = Tanh (z)
+            s = Mul (m, k)
+            y = Conv (s, w)
+        }
+    """
+    after = """
+        main (float[1, 8, 4, 4] x, float[1, 8, 4, 4] z) => (float[1, 8, 4, 4] y)
+        <float[8, 8, 1, 1] n1, float[8, 8, 1, 1] n2> {
+            t1 = com.microsoft.nchwc.Conv (x, n1)
+            t2 = com.microsoft.QuickGelu (t1)
+            k = Tanh (z)
+            t3 = Mul (t2, k)
+            t4 = com.microsoft.nchwc.Conv (t3, n2)
+            y = com.microsoft.nchwc.ReorderOutput (t4)
+        }
+    """
+    found = carry(before, after, {"c": "first", "g": "act", "m": "act", "k": "mask", "s": "scale", "y": "second"})
+    assert found["t1"][0] == {"first"}
+    assert found["t2"][0] == {"act"}
+    assert found["t3"][0] == {"scale"}
+    assert found["t4"][0] == found["y"][0] == {"second"}
+
+
 def test_operators_of_the_same_kind_are_found_by_what_they_read() -> None:
     before = """
         main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4, 4] w> {

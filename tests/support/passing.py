@@ -298,8 +298,7 @@ class PiecesInPlace(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h = self.act(self.inner(x))
         left, right = h.chunk(2, dim=-1)
-        y = self.narrow(left) + self.narrow(right)
-        return y.sum() + self.turned(h.t()[1:]).sum() + self.narrow(h[:, 1:3]).sum()
+        return self.narrow(left) + self.narrow(right) + self.turned(h.t()[1:]) + self.narrow(h[:, 1:3])
 
 
 class State(nn.Module):

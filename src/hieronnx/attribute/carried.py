@@ -31,8 +31,9 @@ from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree, Hierarchy
 from hieronnx.hierarchy.records import CONFIDENCE, ROOT, Attribution, CallId
 from hieronnx.match.align.sequences import group
+from hieronnx.match.kinds import see_through
 from hieronnx.match.structure import Match, Matcher
-from hieronnx.match.tensors import find_behind, map_tensors, pair_constants, see_through
+from hieronnx.match.tensors import find_behind, map_tensors, pair_constants
 
 # A node that may do the work of more calls than this does not do the work of all.
 _MANY = 8

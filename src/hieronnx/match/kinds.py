@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from math import prod
+from typing import NamedTuple
 
 import onnx
 
@@ -27,6 +28,16 @@ _MOST = 64  # nodes that read the same; more are not looked at
 _GATE = 3  # tensors on the way from a value to the gate that it is multiplied with
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+")
 _LONGEST = 6  # nodes that may have gone into one, or that pass a tensor on one after the other
+
+
+class _Reader(NamedTuple):
+    """A node of B that reads what another makes."""
+
+    node: int
+    least: int
+    """How many values a node of A must read to be the same."""
+    reads_again: bool
+    """Whether it also reads what the other reads."""
 
 
 class OperatorKinds:
@@ -193,14 +204,14 @@ class OperatorKinds:
         """
         op = self._b.nodes[index].op
         only_moves = op in DATA_MOVEMENT_OPS
-        wanted = self._find_wanted(self._b.nodes[index].outputs[0])
+        wanted = self._find_wanted(index)
         region, given = list(start), self._sources(read)
         inside = {*given, *self._sources(t for n in start for t in self._a.nodes[n].makes)}
         while wanted and len(region) < _LONGEST:
             outputs = (t for n in region for t in self._a.nodes[n].makes)
             results = [t for t in outputs if any(reader not in region for reader in self._a.consumers[t])]
             taken = {self._source[t] for n in region for t in self._values_read(n)}
-            if len(results) == 1 and given <= taken and self._fits(results[0], wanted, inside):
+            if len(results) == 1 and given <= taken and self._fits(results[0], wanted, given, inside):
                 return tuple(region)
             candidates = {r for t in (results or read) for r in self._a.consumers[t] if r not in region}
             if any(is_related(self._a.nodes[r].op, op) for r in candidates):
@@ -214,23 +225,31 @@ class OperatorKinds:
             inside |= self._sources(self._a.nodes[region[-1]].makes)
         return None
 
-    def _find_wanted(self, tensor: int) -> list[tuple[int, int]]:
-        """Return who reads a tensor of B, each with how many values a node of A must read to be such a reader."""
+    def _find_wanted(self, index: int) -> list[_Reader]:
+        """Return who reads what a node of B makes, each with how a node of A must read to be such a reader."""
+        tensor, own = self._b.nodes[index].outputs[0], see_through(self._b, self._b.nodes[index].reads)
         readers, passed_on = find_readers(self._b, tensor)
         same = {tensor, *passed_on}
+        again = {reader for t in own if not self._b.flow.constant[t] for reader in find_readers(self._b, t)[0]}
         # What is read next to the first input may be what another node of A joined to it.
-        return [(r, 1 if self._b.nodes[r].inputs[0] in same else self._count_values(r)) for r in readers]
+        leasts = (1 if self._b.nodes[r].inputs[0] in same else self._count_values(r) for r in readers)
+        return [_Reader(r, least, r in again) for r, least in zip(readers, leasts, strict=True)]
 
-    def _fits(self, tensor: int, wanted: Sequence[tuple[int, int]], own: Collection[int]) -> bool:
-        """Say whether a tensor of A is read as one of B is: by operators of the same kind, or joined with others."""
+    def _fits(self, tensor: int, wanted: Sequence[_Reader], given: Collection[int], own: Collection[int]) -> bool:
+        """Say whether a tensor of A is read as one of B is: by operators of the same kind, or joined with others.
+
+        Whoever reads what the tensor was computed from as well (`Mul` in a SiLU) is no reader that does not.
+        """
         readers, _ = find_readers(self._a, tensor)
-        kinds = {(self._a.nodes[reader].op, len(self._values_read(reader))) for reader in readers}
+        values = {reader: self._values_read(reader) for reader in readers}
+        again = {reader for reader in readers if not self._sources(values[reader]).isdisjoint(given)}
+        kinds = {(self._a.nodes[reader].op, len(values[reader]), reader in again) for reader in readers}
         forks = len(readers) > 1
-        others = {t for reader in readers for t in self._values_read(reader) if self._source[t] not in own}
+        others = {t for reader in readers for t in values[reader] if self._source[t] not in own}
         joins = not all(self._is_made_of(t, self._source[tensor]) for t in others)
-        for reader, least in wanted:
+        for reader, least, reads_again in wanted:
             op = self._b.nodes[reader].op
-            if any(is_related(kind, op) and count >= least for kind, count in kinds):
+            if any(is_related(kind, op) and n >= least and reads_again >= more for kind, n, more in kinds):
                 continue
             if self.named.get(reader) in readers:
                 continue
@@ -269,6 +288,16 @@ def find_readers(view: View, tensor: int) -> tuple[list[int], list[int]]:
             else:
                 readers.append(reader)
     return readers, passed_on[1:]
+
+
+def see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
+    """Return what tensors are before nodes that only passed them on, each once."""
+    sources: dict[int, None] = {}
+    for tensor in tensors:
+        while (producer := view.producers[tensor]) is not None and (read := view.nodes[producer].passes_on) is not None:
+            tensor = read
+        sources[tensor] = None
+    return sources
 
 
 def _count_weights(view: View, node: ViewNode) -> int | None:

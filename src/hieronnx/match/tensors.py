@@ -14,7 +14,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 
 from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
-from hieronnx.match.kinds import find_readers
+from hieronnx.match.kinds import find_readers, see_through
 from hieronnx.match.structure import Matcher
 
 
@@ -54,16 +54,6 @@ def _pair_read(matcher: Matcher, index: int, nodes: Sequence[int]) -> Iterator[t
         left_a, left_b = ([t for t, size in sizes.items() if size in fitting] for sizes in (sizes_a, sizes_b))
         if len(left_a) == len(left_b) == 1:
             yield left_b[0], left_a[0]
-
-
-def see_through(view: View, tensors: Iterable[int]) -> dict[int, None]:
-    """Return what tensors are before nodes that only passed them on, each once."""
-    sources: dict[int, None] = {}
-    for tensor in tensors:
-        while (producer := view.producers[tensor]) is not None and (read := view.nodes[producer].passes_on) is not None:
-            tensor = read
-        sources[tensor] = None
-    return sources
 
 
 def _size(view: View, tensor: int) -> int | None:

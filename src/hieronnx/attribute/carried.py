@@ -283,7 +283,7 @@ class _Attributor:
         left = [n for n in rest if n not in taken] or rest
         free = [member for member in others if not done[member]]
         known = {member: work for member, work in done.items() if work}
-        claims = divide_region(self._matcher, match, free if own else [*free, last], left, known)
+        claims, choices = divide_region(self._matcher, match, free if own else [*free, last], left, known)
         claims.setdefault(last, own)
         only_moves = self._b.nodes[last].op in DATA_MOVEMENT_OPS and len(self._b.nodes[last].outputs) == 1
         claimants = Counter(n for claimed in claims.values() for n in claimed)
@@ -293,7 +293,9 @@ class _Attributor:
             self._idle[member] = self._idle.get(member, True) and is_idle
         for node, claimed in claims.items():
             alone = all(claimants[n] == 1 for n in claimed)
-            share = self._attribute(node, claimed, match.proven) if alone else None
+            open_to = choices.get(node)
+            certain = match.proven and (not open_to or self._are_alike([*claimed, *open_to]))
+            share = self._attribute(node, claimed, certain) if alone else None
             if node == last and not claimed and only_moves:
                 share = self._attribute(node, makers, match.proven)
             if node in self._b.literals:
@@ -302,6 +304,11 @@ class _Attributor:
                 share = self._share_whole(node, core if node == last else rest or core, match, node == last)
             self.work[node] = [*self.work.get(node, ()), *claimed]
             self._shares[node].append(share)
+
+    def _are_alike(self, nodes: Sequence[int]) -> bool:
+        """Say whether nodes of A have all the same scope and origins: it does not matter then which is meant."""
+        scopes = [self._scopes[n] for n in nodes]
+        return len({(scope.scope, scope.origins) for scope in scopes if scope is not None}) < 2
 
     def _find_unread(self, match: Match) -> list[int]:
         """Find the nodes of A that a tool merged with one of a region, though nobody reads their part any more."""

@@ -122,14 +122,18 @@ class OperatorKinds:
         related = self._find_related(node.op, graph, [sources])
         joining = [] if related else self._find_related(node.op, graph, [frozenset((s,)) for s in sorted(sources)])
         candidates = [n for n in related or joining if is_candidate(n) and self._can_have_weights(index, n)]
-        starts: list[tuple[int, ...]] = [(n,) for n in candidates if is_free(n)]
-        if not starts and node.op in self._new_operators:
-            starts = [()]
+        starts = [n for n in candidates if is_free(n)]
+        is_new = not starts and node.op in self._new_operators
+        if is_new:
+            readers = sorted({r for t in read for r in self._a.consumers[t]})
+            ready = (r for r in readers if is_free(r) and self._sources(self._values_read(r)) <= sources)
+            moves = node.op in DATA_MOVEMENT_OPS
+            starts = [r for r in ready if not moves or self._a.nodes[r].op in DATA_MOVEMENT_OPS]
         fitting = [region for start in starts if (region := self._grow(index, start, read, is_free)) is not None]
         fitting = [region for region in fitting if self.named.get(index, region[-1]) in region]
         fitting = self._prefer(index, fitting, held)
         if len(fitting) == 1:
-            return fitting[0], len(starts) == len(candidates) or not starts[0]
+            return fitting[0], is_new or len(starts) == len(candidates)
         if (named := self._find_named(index, fitting)) is not None:
             return named, False
         # Not even their order tells which it is, if there are not as many in B.
@@ -196,24 +200,24 @@ class OperatorKinds:
         return [n for n in nodes if is_related(self._a.nodes[n].op, op)]
 
     def _grow(
-        self, index: int, start: tuple[int, ...], read: Sequence[int], is_free: Callable[[int], bool]
+        self, index: int, start: int, read: Sequence[int], is_free: Callable[[int], bool]
     ) -> tuple[int, ...] | None:
-        """Add to nodes of A those behind that B has nowhere, until what reads their one result is what B has there.
+        """Add to a node of A those behind that B has nowhere, until what reads their one result is what B has there.
 
         Returns None where that is never so: the node of B does something else.
         """
         op = self._b.nodes[index].op
         only_moves = op in DATA_MOVEMENT_OPS
         wanted = self._find_wanted(index)
-        region, given = list(start), self._sources(read)
-        inside = {*given, *self._sources(t for n in start for t in self._a.nodes[n].makes)}
+        region, given = [start], self._sources(read)
+        inside = {*given, *self._sources(self._a.nodes[start].makes)}
         while wanted and len(region) < _LONGEST:
             outputs = (t for n in region for t in self._a.nodes[n].makes)
             results = [t for t in outputs if any(reader not in region for reader in self._a.consumers[t])]
             taken = {self._source[t] for n in region for t in self._values_read(n)}
             if len(results) == 1 and given <= taken and self._fits(results[0], wanted, given, inside):
                 return tuple(region)
-            candidates = {r for t in (results or read) for r in self._a.consumers[t] if r not in region}
+            candidates = {r for t in results for r in self._a.consumers[t] if r not in region}
             if any(is_related(self._a.nodes[r].op, op) for r in candidates):
                 return None  # one node does not do the work of two such
             ready = [n for n in candidates if is_free(n) and self._sources(self._values_read(n)) <= inside]

@@ -1,0 +1,96 @@
+"""Nodes of one operator in a group: what says which is which, and what is told where nothing does."""
+
+from __future__ import annotations
+
+from support.onnx_text import carry
+
+
+def test_branches_of_one_tensor_are_told_apart_by_what_comes_before_in_each() -> None:
+    """The branches have changed places, and all names are new."""
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            p = Tanh (x)
+            q = Sigmoid (x)
+            a = Exp (p)
+            b = Exp (q)
+            c = Mul (a, b)
+            y = Neg (c)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <int64[1] flat, int64[2] back> {
+            t0 = Reshape (x, flat)
+            t1 = Sigmoid (t0)
+            t2 = Exp (t1)
+            t3 = Reshape (t2, back)
+            t4 = Tanh (t0)
+            t5 = Exp (t4)
+            t6 = Reshape (t5, back)
+            t7 = Mul (t6, t3)
+            y = Neg (t7)
+        }
+    """
+    calls = {"p": "tanh", "q": "sigmoid", "a": "of_tanh", "b": "of_sigmoid", "c": "join", "y": "sign"}
+    found = carry(before, after, calls)
+    assert found["t2"] == ({"of_sigmoid"}, "captured")
+    assert found["t5"] == ({"of_tanh"}, "captured")
+
+
+def test_branches_of_one_tensor_are_told_apart_by_what_one_of_them_lacks() -> None:
+    before = """
+        main (float[2, 4] x) => (float[4, 4] y) {
+            a = Exp (x)
+            n = Neg (x)
+            b = Exp (n)
+            c = Concat <axis = 0> (a, b)
+            y = Tanh (c)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[4, 4] y) <int64[1] flat, int64[2] back> {
+            t0 = Reshape (x, flat)
+            t1 = Neg (t0)
+            t2 = Exp (t1)
+            t3 = Reshape (t2, back)
+            t4 = Exp (t0)
+            t5 = Reshape (t4, back)
+            t6 = Concat <axis = 0> (t5, t3)
+            y = Tanh (t6)
+        }
+    """
+    found = carry(before, after, {"a": "of_x", "n": "sign", "b": "of_sign", "c": "join", "y": "act"})
+    assert found["t2"] == ({"of_sign"}, "captured")
+    assert found["t4"] == ({"of_x"}, "captured")
+
+
+OPEN = """
+    main (float[2, 4] x) => (float[2, 4] y) {
+        p = Tanh (x)
+        q = Sigmoid (x)
+        a = Exp (p)
+        b = Exp (q)
+        c = Mul (a, b)
+        y = Neg (c)
+    }
+"""
+JOINED = """
+    main (float[2, 4] x) => (float[2, 4] y) {
+        t1, t2 = com.microsoft.Both (x)
+        t3 = Exp (t1)
+        t4 = Exp (t2)
+        t5 = Mul (t3, t4)
+        y = Neg (t5)
+    }
+"""
+
+
+def test_branches_that_only_their_turn_tells_apart_are_not_told_for_certain() -> None:
+    found = carry(OPEN, JOINED, {"p": "tanh", "q": "sigmoid", "a": "of_p", "b": "of_q", "c": "join", "y": "sign"})
+    assert found["t1"] == ({"tanh", "sigmoid"}, "carried")
+    assert found["t3"] == ({"of_p"}, "name")
+    assert found["t4"] == ({"of_q"}, "name")
+
+
+def test_which_branch_is_which_does_not_matter_where_all_are_of_one_call() -> None:
+    found = carry(OPEN, JOINED, {"p": "both", "q": "both", "a": "exp", "b": "exp", "c": "join", "y": "sign"})
+    assert found["t3"] == found["t4"] == ({"exp"}, "captured")

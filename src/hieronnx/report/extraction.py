@@ -65,7 +65,7 @@ def _explain_ends(extraction: ExtractResult) -> Iterator[str]:
     """Yield what one must know to feed the part and to read what it gives."""
     if not extraction.recorded:
         yield "not recorded: what forward received and returned; inputs and outputs are what enters and leaves nodes"
-    received = "is not known to have received" if extraction.lost_arguments else "did not receive"
+    received = "is not known to have received" if extraction.lost_arguments else "received no tensor"
     for item in extraction.undeclared_inputs:
         yield clean_line(f"forward {received} '{item.name}': feed {_name_source(item)}")
     for constant in extraction.constant_arguments:

@@ -17,6 +17,7 @@ from hieronnx.hierarchy.records import CallId
 _MARK = "hieronnx"
 # Nodes that torch replaces by others, as it does those that work in place, or leaves out: a sum with 0, say.
 _SCRIPTED = "prim::CallFunction"
+_NUMBER = "prim::NumToTensor"
 _NEUTRAL = ("aten::add", "aten::div", "aten::mul", "aten::sub")
 _REPLACED = frozenset({_SCRIPTED, "prim::ListUnpack", "prim::TupleUnpack", *_NEUTRAL})
 # Where torch fuses this, it puts another value in the place of the output, and gives that its name.
@@ -103,7 +104,7 @@ class TracedValues:
                 mark = node.i(_MARK)
                 node.removeAttribute(_MARK)
                 values.update(((mark, index), value) for index, value in enumerate(node_outputs(node)))
-        exchanged = {number: values[index] for index, number in self._positions.items() if index in values}
+        exchanged = {n: _see_through_number(values[index]) for index, n in self._positions.items() if index in values}
         self._uniques = {number: value.unique() for number, value in exchanged.items()}
         computed = {number: value for number, value in exchanged.items() if value.node().kind() != "prim::Param"}
         kinds = {number: value.node().kind() for number, value in computed.items()}
@@ -202,6 +203,12 @@ class TracedValues:
         return {
             before[old]: self._tensors[new] for old, new in numbers.items() if old in before and new in self._tensors
         }
+
+
+def _see_through_number(value: torch.Value) -> torch.Value:
+    """Return for a size as a tensor the size itself: torch makes all numbers tensors, and leaves this one out."""
+    node = value.node()
+    return node.input() if node.kind() == _NUMBER else value
 
 
 def _find_readers(value: torch.Value, writers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -175,7 +175,7 @@ def _take_sizes(
         if derived is None:
             derived = derive(source, tensor, known.union(given), axes)
             read = (t for index in derived or () for t in source.view.nodes[index].reads)
-            inputs.data |= dict.fromkeys(t for t in read if t in given)
+            inputs.data |= dict.fromkeys(t for t in (tensor, *read) if t in given)
         if derived is None:
             inputs.sizes[tensor] = None
             known.add(tensor)

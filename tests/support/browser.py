@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import onnx
 from selenium import webdriver
@@ -21,6 +21,9 @@ HOW_TO_GET_IT = "the page is tested in a real browser: apt-get install chromium 
 SEEN = (
     """return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).map(e => e.textContent)"""
 )
+# Found and read in one step: the picture may be drawn again in between.
+BOX = """return [...document.querySelectorAll(arguments[0])].find(
+    e => [...e.querySelectorAll('text')].map(t => t.textContent).join(' ').includes(arguments[1]))"""
 
 
 class Page:
@@ -34,7 +37,10 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get(f"{path.resolve().as_uri()}{link}")
         ready = "return document.documentElement.dataset.ready"
-        return float(WebDriverWait(self.driver, 60, 0.02).until(lambda driver: driver.execute_script(ready)))
+        milliseconds = float(WebDriverWait(self.driver, 60, 0.02).until(lambda driver: driver.execute_script(ready)))
+        # The picture is drawn once more as soon as it has its size: what was found before would be gone.
+        self.driver.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => setTimeout(done))")
+        return milliseconds
 
     def show(self, folder: Path, model: onnx.ModelProto, link: str = "", **options: Any) -> Page:
         """Make the page of a model and open it."""
@@ -55,12 +61,10 @@ class Page:
 
     def box(self, words: str, kind: str = "") -> WebElement:
         """Return the element of the picture that has these words on it."""
-        for element in self.driver.find_elements(By.CSS_SELECTOR, f".box{kind and '.' + kind}"):
-            if words in self.driver.execute_script(
-                "return [...arguments[0].querySelectorAll('text')].map(t => t.textContent).join(' ')", element
-            ):
-                return element
-        raise AssertionError(f"no '{words}' in {self.boxes()}")
+        element = self.driver.execute_script(BOX, f".box{kind and '.' + kind}", words)
+        if element is None:
+            raise AssertionError(f"no '{words}' in {self.boxes()}")
+        return cast("WebElement", element)
 
     def click(self, element: WebElement) -> None:
         """Click the middle of an element, as a mouse does; fails where something lies over it."""

@@ -221,3 +221,49 @@ def test_a_reshape_behind_which_a_cast_was_put_is_read_by_the_same_operators() -
     held = hold(before, after)
     assert held["r"] == "r_cast"
     assert held["t"] == "t"
+
+
+def test_what_is_added_as_blocks_of_channels_holds_what_it_is_reordered_to() -> None:
+    """With sizes that are not known the tool adds tensors of five axes; what it reads and makes has four still."""
+    before = """
+        main (float[b, 8, h, w] x) => (float[b, 8, h, w] y) <float[8, 8, 1, 1] v, float[8, 8, 1, 1] w> {
+            c = Conv (x, v)
+            a = Add (c, x)
+            d = Conv (a, w)
+            y = Relu (d)
+        }
+    """
+    after = """
+        main (float[b, 8, h, w] x) => (float[b, 8, h, w] y)
+        <float[16, 8, 1, 1] p, float[16, 16, 1, 1] q, int64[5] s, int64[4] back> {
+            t0 = com.microsoft.nchwc.ReorderInput (x)
+            t1 = com.microsoft.nchwc.Conv (x, p)
+            r1 = Reshape (t1, s)
+            r2 = Reshape (t0, s)
+            t3 = Add (r1, r2)
+            r3 = Reshape (t3, back)
+            a = com.microsoft.nchwc.ReorderOutput (r3)
+            t4 = com.microsoft.nchwc.Conv (r3, q)
+            d = com.microsoft.nchwc.ReorderOutput (t4)
+            y = Relu (d)
+        }
+    """
+    held = hold(before, after)
+    assert {name: held[name] for name in ("d", "y")} == {"d": "t4", "y": "y"}
+    assert held["a"] in ("r3", "a")
+
+
+def test_a_concat_of_one_tensor_holds_the_tensor() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Exp (x)
+            c = Concat <axis = 1> (a)
+            y = Tanh (c)
+        }
+    """
+    after = "main (float[2, 4] x) => (float[2, 4] y) { c = Exp (x) y = Tanh (c) }"
+    assert carry(before, after, {"a": "exp", "c": "join", "y": "act"}) == {
+        "c": ({"exp"}, "captured"),
+        "y": ({"act"}, "captured"),
+    }
+    assert hold(before, after)["a"] == hold(before, after)["c"] == "c"

@@ -9,8 +9,14 @@ RANDOM_OPS = frozenset(
 )
 """They give something else each time."""
 
-COPY_OPS = frozenset({"Cast", "CastLike", "Identity"})
+CAST_OPS = frozenset({"Cast", "CastLike"})
+"""They give the values of their first input in a type that is asked for."""
+
+COPY_OPS = CAST_OPS | {"Identity"}
 """They give the values of their first input, perhaps in another type."""
+
+VARIADIC_OPS = frozenset({"Concat", "Max", "Mean", "Min", "Sum"})
+"""They join any number of tensors; of one alone they give that."""
 
 QUANTIZE_OPS = frozenset({"QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft::QuantizeLinear"})
 """They give other numbers, which stand for the same values."""

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from hieronnx.graph.operators import COMMUTATIVE_OPS, COPY_OPS, NEUTRAL_OPERANDS, RANDOM_OPS, RESHAPE_OPS
+from hieronnx.graph.operators import CAST_OPS, COMMUTATIVE_OPS, NEUTRAL_OPERANDS, RANDOM_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 
 _FEW = 8  # elements: enough for a scalar, a shape, the ends of a range
@@ -71,7 +71,7 @@ class Values:
                 self.source[tensor] = self.number[tensor]
         for index, node in enumerate(view.nodes):
             self._follow_dtypes(node)
-            if not (node.op in COPY_OPS or node.op == "Constant") or not self._number_copy(node):
+            if not (node.copies or node.op == "Constant") or not self._number_copy(node):
                 key = self.key(index)
                 for position, output in enumerate(node.outputs):
                     if output != NO_TENSOR:
@@ -97,7 +97,7 @@ class Values:
             return False
         before, after = self._dtype(node.inputs[0]), self._cast_target(node)
         content_before = self._contents.get(node.inputs[0])
-        if node.op == "Identity" or (before is not None and before == after):
+        if node.op not in CAST_OPS or (before is not None and before == after):
             self.number[output] = self.number[node.inputs[0]]
             if content_before is not None:
                 self._contents[output] = content_before
@@ -118,7 +118,7 @@ class Values:
 
     def is_copy(self, node: ViewNode) -> bool:
         """Say whether a node gives its first input as it is, also as a cast to the type that it has already."""
-        output = node.outputs[0] if node.op in COPY_OPS else NO_TENSOR
+        output = node.outputs[0] if node.copies else NO_TENSOR
         read = node.inputs[0] if node.inputs else NO_TENSOR
         return NO_TENSOR not in (output, read) and self.number[output] == self.number[read]
 

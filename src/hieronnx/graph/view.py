@@ -22,6 +22,7 @@ from hieronnx.graph.operators import (
     SIZE_OPS,
     SIZE_PICKING_OPS,
     VALUE_FREE_INPUTS,
+    VARIADIC_OPS,
 )
 
 if TYPE_CHECKING:
@@ -74,14 +75,19 @@ class ViewNode:
     @property
     def passes_on(self) -> int | None:
         """The tensor that the node only passes on, in another type, precision or layout; None where it does more."""
-        if self.op not in PASSTHROUGH_OPS or not self.inputs or NO_TENSOR in (self.inputs[0], self.outputs[0]):
+        if not self.inputs or NO_TENSOR in (self.inputs[0], self.outputs[0]):
             return None
-        return self.inputs[0]
+        return self.inputs[0] if self.copies or self.op in PASSTHROUGH_OPS else None
+
+    @property
+    def copies(self) -> bool:
+        """Whether it gives its first input as it is, perhaps in another type, as a Concat of one tensor does."""
+        return self.op in COPY_OPS or (self.op in VARIADIC_OPS and len(self.inputs) == 1)
 
     @property
     def is_inserted(self) -> bool:
         """Whether it is a node of the kind that tools insert: it changes the precision or the layout, not the type."""
-        return self.passes_on is not None and self.op not in COPY_OPS
+        return self.passes_on is not None and not self.copies
 
     def attribute(self, name: str) -> Hashable:
         """Return the value of an attribute; None where the node does not have it."""

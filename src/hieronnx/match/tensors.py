@@ -12,7 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from hieronnx.graph.operators import BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
+from hieronnx.graph.operators import BLOCKED_DOMAIN, BOUNDING_OPS, DEQUANTIZE_OPS, QUANTIZE_OPS, RESHAPE_OPS
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.kinds import find_readers, see_through
 from hieronnx.match.structure import Matcher
@@ -147,7 +147,7 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
 
     Sizes that both graphs tell are known. Where they are not told, what is reshaped under a new name has other sizes,
     unless the same operators read it; so has what is made of such tensors alone, up to a Reshape that makes a tensor of
-    A again, or to an output.
+    A again, or to an output. What operators on blocks of channels read or make is no matrix.
     """
     a, b = matcher.a, matcher.b
     outputs, constant = {tensor for graph in b.graphs for tensor in graph.outputs}, b.flow.constant
@@ -156,7 +156,7 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
         data = [tensor for tensor in node.reads if not constant[tensor]]
         for tensor in node.makes:
             same = matcher.tensor_in_a[tensor]
-            if tensor in outputs or constant[tensor] or _is_told(matcher, tensor, same):
+            if tensor in outputs or constant[tensor] or _is_told(matcher, tensor, same) or _is_blocked(b, tensor):
                 continue
             if node.op not in RESHAPE_OPS:
                 is_same = not data or not reshaped.issuperset(data)
@@ -168,6 +168,12 @@ def _find_reshaped(matcher: Matcher) -> set[int]:
             if not is_same:
                 reshaped.add(tensor)
     return reshaped
+
+
+def _is_blocked(view: View, tensor: int) -> bool:
+    """Say whether an operator on blocks of channels, which takes no matrices, reads or makes a tensor."""
+    nodes = (index for index in (view.producers[tensor], *view.consumers[tensor]) if index is not None)
+    return any(view.nodes[index].op.startswith(f"{BLOCKED_DOMAIN}::") for index in nodes)
 
 
 def _is_told(matcher: Matcher, of_b: int, of_a: int | None) -> bool:

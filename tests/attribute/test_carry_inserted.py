@@ -272,3 +272,35 @@ def test_what_reads_a_tensor_in_few_bits_reads_the_tensor() -> None:
     found = carry(before, after, {"e": "embed", "m": "query", "y": ""})
     assert found["p"] == ({"query"}, "carried")
     assert found["q"][0] == found["e"][0] == {"embed"}
+
+
+def test_what_reshapes_inside_a_group_belongs_to_who_made_the_tensor_or_reads_it() -> None:
+    """ONNX Runtime adds tensors in blocks of channels as tensors of five axes."""
+    before = """
+        main (float[b, 8, h, w] x) => (float[b, 8, h, w] y) <float[8, 8, 1, 1] v, float[8, 8, 1, 1] w> {
+            c = Conv (x, v)
+            d = Conv (c, w)
+            a = Add (c, d)
+            y = Relu (a)
+        }
+    """
+    after = """
+        main (float[b, 8, h, w] x) => (float[b, 8, h, w] y) <float[16, 8, 1, 1] p, float[16, 16, 1, 1] q, int64[5] s> {
+            t1 = com.microsoft.nchwc.Conv (x, p)
+            t2 = com.microsoft.nchwc.Conv (t1, q)
+            r1 = Reshape (t1, s)
+            r2 = Reshape (t2, s)
+            t3 = Add (r1, r2)
+            r3 = Reshape (t3, s)
+            t4 = com.microsoft.nchwc.ReorderOutput (r3)
+            y = Relu (t4)
+        }
+    """
+    found = carry(before, after, {"c": "first", "d": "second", "a": "sum", "y": "act"})
+    assert found["t3"] == ({"sum"}, "captured")
+    # What the first Conv makes is known, so that it is moved for the group alone.
+    assert [found[name] for name in ("r1", "r2", "r3")] == [
+        ({"sum"}, "dataflow"),
+        ({"second"}, "dataflow"),
+        ({"sum"}, "dataflow"),
+    ]

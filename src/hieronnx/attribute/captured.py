@@ -8,8 +8,9 @@ from itertools import pairwise
 from torch import nn
 
 from hieronnx.attribute.binding import add_tensors
-from hieronnx.attribute.carried import Carried, Folded, carry_scopes
+from hieronnx.attribute.carried import Carried, carry_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
+from hieronnx.attribute.folded import Folded
 from hieronnx.capture.captured import Captured, Stage
 from hieronnx.capture.modules import describe_modules, parameter_names
 from hieronnx.graph.view import View

@@ -12,7 +12,7 @@
 | none: an inserted Cast, QuantizeLinear, … | those of the tensor's maker, or of its readers | `_attribute_inserted` |
 | none: it has a tensor's name and computes it from that tensor | those of that tensor's maker | `_attribute_behind` |
 | none: it computes from constants | those of the node of A whose reader it feeds | `match/tensors.py` |
-| none: the work was folded into an initializer | the initializer keeps the origins | `_find_folded` |
+| none: the work was folded into an initializer | the initializer keeps the origins | `folded.py` |
 
     A: Conv (in `conv`) ─ BatchNormalization (in `norm`)          B: Conv, with origins `conv` and `norm`
 
@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hieronnx.attribute.folded import Folded, find_folded
 from hieronnx.attribute.groups import divide_region
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS, QUANTIZE_OPS
 from hieronnx.graph.view import View
@@ -39,14 +40,6 @@ from hieronnx.match.tensors import find_behind, map_tensors, pair_constants
 _MANY = 8
 _STRENGTH = list(CONFIDENCE)
 """Kinds of evidence, the strongest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folded:
-    """What an initializer was computed from: the calls that did it, and the initializers that it holds."""
-
-    origins: tuple[CallId, ...]
-    sources: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +84,7 @@ def carry_scopes(
     nodes = attributor.run()
     tensors = [None if t is None else attributor.replaced.get(t, t) for t in map_tensors(matcher)]
     attributor.finish(nodes, tensors)
-    return Carried(nodes, _find_folded(scopes, matcher), tensors, attributor.work)
+    return Carried(nodes, find_folded(scopes, matcher), tensors, attributor.work)
 
 
 class _Attributor:
@@ -107,6 +100,8 @@ class _Attributor:
         """What a node of B does, for each group that it is in; None where that is not known."""
         self._idle: dict[int, bool] = {}
         """For each node of B in a group whether the others do all the work of its groups."""
+        self._groups: dict[int, list[tuple[int, ...]]] = defaultdict(list)
+        """And these groups."""
         self._kept = {
             match.region[0]: index
             for index, match in matcher.matches.items()
@@ -136,6 +131,7 @@ class _Attributor:
             if folded is not None and folded.evidence == "carried" and not self._is_nothing_else(index):
                 attributions[index] = None
         self._attribute_inserted(attributions)
+        self._attribute_moves(attributions)
         self._attribute_behind(attributions)
         return attributions
 
@@ -247,6 +243,38 @@ class _Attributor:
                 origins = served.origins if len(served.origins) <= _MANY else (served.scope,)
                 attributions[index] = Attribution(served.scope, origins, "dataflow", "consumers")
 
+    def _attribute_moves(self, attributions: list[Attribution | None]) -> None:
+        """Give nodes of a group that only move elements, and do none of A's work, to who makes these, or reads them.
+
+        A: c ─ Conv ─ Add ─ Relu            B: c ─ Conv ─ Reshape ─ Add ─ Reshape ─ Relu
+                                                 {Conv}   {Conv}   {Add}   {Add}
+
+        Those who make them count if they are of the group: what is moved for a group belongs to it.
+        """
+        for_readers = list[int]()
+        for index, groups in sorted(self._groups.items()):
+            found, data = attributions[index], self._find_moved(index)
+            if found is None or found.evidence != "dataflow" or data is None or not self._idle[index]:
+                continue
+            producer = self._b.producers[data]
+            maker = None if producer is None or not any(producer in g for g in groups) else attributions[producer]
+            if maker is None:
+                for_readers.append(index)
+            else:
+                attributions[index] = Attribution(maker.scope, maker.origins, "dataflow", "handed on")
+        for index in reversed(for_readers):
+            readers = {r for tensor in self._b.nodes[index].makes for r in self._b.consumers[tensor]}
+            reading = [reader for r in sorted(readers) if (reader := attributions[r]) is not None]
+            if reading:
+                served = self._tree.join(reading, "dataflow")
+                attributions[index] = Attribution(served.scope, served.origins, "dataflow", "consumers")
+
+    def _find_moved(self, index: int) -> int | None:
+        """Return the tensor whose elements a node of B moves; None if there are several, or it computes."""
+        node = self._b.nodes[index]
+        data = [tensor for tensor in node.reads if not self._b.flow.constant[tensor]]
+        return data[0] if len(data) == 1 and node.op in DATA_MOVEMENT_OPS else None
+
     def _attribute_behind(self, attributions: list[Attribution | None]) -> None:
         """Give nodes behind a tensor that took its name, and do none of A's work, to the call that made the tensor.
 
@@ -291,6 +319,7 @@ class _Attributor:
         for member in match.group:
             is_idle = is_done and not claims.get(member) and not done.get(member)
             self._idle[member] = self._idle.get(member, True) and is_idle
+            self._groups[member].append(match.group)
         for node, claimed in claims.items():
             alone = all(claimants[n] == 1 for n in claimed)
             open_to = choices.get(node)
@@ -340,27 +369,3 @@ class _Attributor:
         """Return those nodes of A that make a tensor which a node of B makes."""
         made = {self._matcher.tensor_in_a[t] for t in self._b.nodes[index].makes}
         return [n for n in nodes if not made.isdisjoint(self._a.nodes[n].outputs)]
-
-
-def _find_folded(scopes: Sequence[Attribution | None], matcher: Matcher) -> dict[int, Folded]:
-    """Find for each initializer of B that A knows the calls whose work it holds, and what they worked on."""
-    a, folded = matcher.a, {}
-    for tensor in matcher.b.constants:
-        same = matcher.tensor_in_a[tensor]
-        if same is None:
-            continue
-        origins: dict[CallId, None] = {}
-        sources: dict[str, None] = {}
-        pending, seen = [same], set[int]()
-        while pending:
-            current = pending.pop()
-            producer = a.producers[current]
-            if producer is None:
-                sources[a.names[current]] = None
-            elif producer not in seen:
-                seen.add(producer)
-                scope = scopes[producer]
-                origins.update(dict.fromkeys(scope.origins if scope else ()))
-                pending.extend(a.nodes[producer].reads_values)  # of a shape only the taking is folded
-        folded[tensor] = Folded(tuple(origins), tuple(sources))
-    return folded

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import le
 
-from hieronnx.attribute.order import Claims, Order
+from hieronnx.attribute.order import Allowed, Claims, Order
 from hieronnx.graph.operators import DATA_MOVEMENT_OPS
 from hieronnx.graph.view import View
 from hieronnx.match.align.sequences import group
@@ -24,6 +24,8 @@ from hieronnx.match.structure import Match, Matcher
 _NEARBY = 200
 _MANY = 6
 """So many nodes in a row are given to the node that does what comes behind."""
+_MOST = 64
+"""More nodes of one operator are paired in turn."""
 _TRIES = 2000
 """So many pairs are tried to find a way to pair nodes."""
 
@@ -35,34 +37,49 @@ def divide_region(
 
     Returns beside the claims for nodes of B those of A that they might have been given as well.
     """
-    a, b = matcher.a, matcher.b
     order = Order(matcher, {*match.region, *region, *(n for work in done.values() for n in work)}, match.group)
     claims = {member: _claim_by_parameters(matcher, member, region) for member in members}
     _claim_by_names(matcher, claims, region)
-    for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region)):
+    for free, nodes in _group_alike(claims, region, *_key_readings(matcher, members, region, order)):
         if len(free) == len(nodes):
             claims.update((member, [node]) for member, node in zip(free, nodes, strict=True))
-    order.add_claims({**done, **claims})
-    choices: Claims = {}
-    # The name of an operator without its domain: what a tool writes in its own does the same work.
-    types_a = {n: a.nodes[n].op.rpartition("::")[2] for n in region}
-    types_b = {m: b.nodes[m].op.rpartition("::")[2] for m in members}
-    # Those that are few first: where they are says which of many is which.
-    for free, nodes in sorted(_group_alike(claims, region, types_a, types_b), key=lambda pair: len(pair[1])):
-        paired, open_to = _claim_in_order(matcher, free, nodes, order)
-        claims.update(paired)
-        choices.update(open_to)
-        order.add_claims({**done, **claims})
+    known = {**done, **{member: list(claimed) for member, claimed in claims.items()}}
+    paired, choices = _claim_by_operators(matcher, claims, region, order, known)
     _claim_before(matcher, claims, region)
-    order.add_claims({**done, **claims})
-    _claim_alone(matcher, claims, region, order)
-    _claim_behind(matcher, claims, region, order)
+    allowed = Allowed(order, {**done, **claims, **paired})
+    _claim_alone(matcher, claims, region, allowed)
+    _claim_behind(matcher, claims, region, allowed)
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
-        order.add_claims({**done, **claims})
-        claimed_by_others = {n for claimed in claims.values() for n in claimed}
-        claims[idle[0]] = order.filter_shared(idle[0], [n for n in region if n not in claimed_by_others])
+        claims[idle[0]] = Allowed(order, {**done, **claims}).filter_shared(idle[0], _list_left(claims, region))
+    for member in _find_unsure(matcher, claims, known, region, Allowed(order, {**known, **paired})):
+        choices[member] = list(region)
     return claims, choices
+
+
+def _list_left(claims: Claims, region: Sequence[int]) -> list[int]:
+    """List the nodes of A that nobody claims."""
+    taken = {n for claimed in claims.values() for n in claimed}
+    return [n for n in region if n not in taken]
+
+
+def _find_unsure(matcher: Matcher, claims: Claims, known: Claims, region: Sequence[int], allowed: Allowed) -> set[int]:
+    """Find the nodes of B that may do more than they claim, which nobody does, or less: others could do it as well.
+
+    A node does the work of one of its own operator, and no more. What is `known` is nobody else's.
+    """
+    a, b = matcher.a, matcher.b
+    computing = [member for member in claims if b.nodes[member].op not in DATA_MOVEMENT_OPS]
+    single = {m for m in computing if len(claims[m]) == 1 and is_related(b.nodes[m].op, a.nodes[claims[m][0]].op)}
+    others = {member: claims[member] for member in computing if member not in single}
+    guessed = {n: m for m, own in others.items() if len(own) > 1 for n in own if n not in known.get(m, ())}
+    left = [n for n in _list_left(claims, region) if a.nodes[n].op not in DATA_MOVEMENT_OPS]
+    unsure: set[int] = set()
+    for node, able in allowed.find_able(others, [*left, *guessed]).items() if left or guessed else ():
+        # What nobody claims is rather the work of those that seem to do nothing.
+        if able and (node in guessed or all(claims[member] for member in able)):
+            unsure.update(able, [guessed[node]] if node in guessed else [])
+    return unsure
 
 
 def _claim_by_parameters(matcher: Matcher, member: int, region: Sequence[int]) -> list[int]:
@@ -118,17 +135,26 @@ def _find_before(a: View, own: Set[int], free: Set[int]) -> int | None:
 
 
 def _key_readings(
-    matcher: Matcher, members: Sequence[int], region: Sequence[int]
+    matcher: Matcher, members: Sequence[int], region: Sequence[int], order: Order
 ) -> tuple[dict[int, Hashable], dict[int, Hashable]]:
-    """Key nodes by their operator and the fixed points that they read from outside the region; None if by none."""
+    """Key nodes by their operator, the fixed points that they read from outside the region, and whether they read more.
+
+    None where they read no fixed point. More is what others compute; a fixed point in another form is not.
+    """
     a, b, source, inside = matcher.a, matcher.b, matcher.values.source, set(region)
+    computing_a = sum(1 << place for n, place in order.places.items() if a.nodes[n].op not in DATA_MOVEMENT_OPS)
+    computing_b = sum(bit for member, bit in order.bits.items() if b.nodes[member].op not in DATA_MOVEMENT_OPS)
 
-    def key(op: str, tensors: Iterable[int | None]) -> Hashable:
+    def key(op: str, tensors: Iterable[int | None], needs: int) -> Hashable:
         read = frozenset(source[t] for t in tensors if t is not None and not a.flow.constant[t])
-        return (op, read) if read else None
+        return (op, read, needs > 0) if read else None
 
-    keys_a = {n: key(a.nodes[n].op, (t for t in a.nodes[n].reads if a.producers[t] not in inside)) for n in region}
-    return keys_a, {m: key(b.nodes[m].op, (matcher.tensor_in_a[t] for t in b.nodes[m].reads)) for m in members}
+    outside = {n: (t for t in a.nodes[n].reads if a.producers[t] not in inside) for n in region}
+    known = {m: (matcher.tensor_in_a[t] for t in b.nodes[m].reads) for m in members}
+    return (
+        {n: key(a.nodes[n].op, read, order.before[order.places[n]] & computing_a) for n, read in outside.items()},
+        {m: key(b.nodes[m].op, read, order.upstream[m] & computing_b) for m, read in known.items()},
+    )
 
 
 def _group_alike(
@@ -141,40 +167,97 @@ def _group_alike(
     return [(free, nodes[key]) for key, free in members.items() if key is not None and key in nodes]
 
 
-def _claim_in_order(
-    matcher: Matcher, members: Sequence[int], nodes: Sequence[int], order: Order
+def _claim_by_operators(
+    matcher: Matcher, claims: Claims, region: Sequence[int], order: Order, known: Claims
 ) -> tuple[Claims, Claims]:
+    """Claim nodes of A for those of B without a claim that are of the same operator; `known` is what others do.
+
+    Those that are few come first: where they are says which of many is which. Returns what was paired one to one, and
+    the nodes of A that those of B might have been given as well.
+    """
+    # The name of an operator without its domain: what a tool writes in its own does the same work.
+    ops_a = {n: matcher.a.nodes[n].op.rpartition("::")[2] for n in region}
+    ops_b = {member: matcher.b.nodes[member].op.rpartition("::")[2] for member in claims}
+    first = certain = likely = Allowed(order, known)
+    paired: Claims = {}
+    choices: Claims = {}
+    for free, nodes in sorted(_group_alike(claims, region, ops_a, ops_b), key=lambda pair: len(pair[1])):
+        pairs, possible = _pair_in_order(matcher, free, nodes, order, likely)
+        if not any(possible.values()):  # in the order of A nobody does it: a scale that was moved behind a product, say
+            pairs, possible = {}, {member: first.filter_shared(member, nodes) for member in free}
+            choices.update((member, list(region)) for member in free)
+        claims.update(possible)
+        if pairs:
+            paired.update((member, [node]) for member, node in pairs.items())
+            claims.update(paired)
+            choices.update(_find_choices(matcher, free, nodes, order, certain, pairs))
+            sure = {member: work for member, work in paired.items() if not choices[member]}
+            certain, likely = Allowed(order, {**known, **sure}), Allowed(order, {**known, **paired})
+    return paired, choices
+
+
+def _pair_in_order(
+    matcher: Matcher, members: Sequence[int], nodes: Sequence[int], order: Order, allowed: Allowed
+) -> tuple[dict[int, int], Claims]:
     """Pair nodes of B with as many of A, those left out that can be none; else each may be what it can be.
 
-    Weights and wiring say which is which; where they leave a choice, turn does. Returns beside the claims the nodes
-    of A that might be claimed as well.
+    Weights and wiring say which is which; where they leave a choice, turn does. Returns the pairs, if there are any,
+    and what each node of B can be.
     """
     merged = len(members) < len(nodes)  # one may do the work of several
-    possible = {m: (order.filter_shared if merged else order.filter_possible)(m, nodes) for m in members}
-    able = [member for member in members if possible[member]]
+    possible = {m: (allowed.filter_shared if merged else allowed.filter_possible)(m, nodes) for m in members}
+    able = {member: possible[member] for member in members if possible[member]}
     if len(able) != len(nodes):
-        return possible, {}
-    ranks_a, ranks_b = order.rank_nodes(nodes), order.rank_members(able)
-    fitting = {
-        member: [
-            n
-            for n in possible[member]
-            if all(map(le, ranks_a[n], ranks_b[member]))
-            and matcher.kinds.can_hold_weights(member, n)
-            and order.fits(member, n)
-        ]
-        for member in able
-    }
-    pairs = _pair_by_wiring(fitting, order, iter(range(_TRIES)))
-    choices = fitting if pairs else possible
+        return {}, possible
+    fitting = _filter_fitting(matcher, able, nodes, order, allowed) if len(nodes) <= _MOST else {}
+    pairs = _pair_by_wiring(fitting, order, iter(range(_TRIES))) if fitting else None
     pairs = pairs or dict(zip(able, nodes, strict=True))
-    if any(node not in possible[member] for member, node in pairs.items()):
-        return possible, {}
-    claims = {**possible, **{member: [node] for member, node in pairs.items()}}
-    others = {member: [n for n in choices[member] if n != node] for member, node in pairs.items()}
+    return (pairs if all(node in able[member] for member, node in pairs.items()) else {}), possible
+
+
+def _find_choices(
+    matcher: Matcher,
+    members: Sequence[int],
+    nodes: Sequence[int],
+    order: Order,
+    allowed: Allowed,
+    pairs: Mapping[int, int],
+) -> Claims:
+    """Return for each node of B that was paired the other nodes of A with which it is in another way to pair them all.
+
+    What only turn decided does not say which of them those are that come before or behind.
+    """
+    if len(nodes) > _MOST:
+        return {member: [n for n in nodes if n != node] for member, node in pairs.items()}
+    possible = {member: allowed.filter_possible(member, nodes) for member in members if member in pairs}
+    fitting = _filter_fitting(matcher, possible, nodes, order, allowed)
+    if not all(node in fitting[member] for member, node in pairs.items()):
+        fitting = possible  # they do not even agree with what is certain: turn alone decided
+    seen = {member: {node} for member, node in pairs.items()}
     tries = iter(range(_TRIES))
-    open_to = {m: [n for n in left if _pair_by_wiring({**choices, m: [n]}, order, tries)] for m, left in others.items()}
-    return claims, open_to if next(tries, None) is not None else others
+    for member in pairs:
+        for node in fitting[member]:
+            if node not in seen[member]:
+                for other, same in (_pair_by_wiring({**fitting, member: [node]}, order, tries) or {}).items():
+                    seen[other].add(same)
+    if next(tries, None) is None:  # not all ways were tried
+        seen = {member: {*nodes, *seen[member]} for member, nodes in fitting.items()}
+    return {member: sorted(nodes - {pairs[member]}) for member, nodes in seen.items()}
+
+
+def _filter_fitting(matcher: Matcher, possible: Claims, nodes: Sequence[int], order: Order, allowed: Allowed) -> Claims:
+    """Keep of what nodes of B can be what has weights that they can hold, and a place among the others as theirs."""
+    ranks_a, ranks_b = order.rank_nodes(nodes), order.rank_members(list(possible))
+    return allowed.filter_fitting(
+        {
+            member: [
+                n
+                for n in able
+                if all(map(le, ranks_a[n], ranks_b[member])) and matcher.kinds.can_hold_weights(member, n)
+            ]
+            for member, able in possible.items()
+        }
+    )
 
 
 def _pair_by_wiring(fitting: Claims, order: Order, tries: Iterator[int]) -> dict[int, int] | None:
@@ -182,39 +265,46 @@ def _pair_by_wiring(fitting: Claims, order: Order, tries: Iterator[int]) -> dict
 
     Of several ways the first in turn; None where there is none, or none is found soon.
     """
-    members = list(fitting)
-
-    def search(pairs: dict[int, int]) -> dict[int, int] | None:
+    members, pairs, taken = list(fitting), dict[int, int](), set[int]()
+    left = [iter(fitting[members[0]])]
+    while left:
+        member = members[len(left) - 1]
+        taken.discard(pairs.pop(member, -1))
+        for node in left[-1]:
+            if node in taken:
+                continue
+            if next(tries, None) is None:
+                return None
+            if all(order.agree(member, node, other, same) for other, same in pairs.items()):
+                break
+        else:
+            left.pop()
+            continue
+        pairs[member] = node
+        taken.add(node)
         if len(pairs) == len(members):
             return pairs
-        member = members[len(pairs)]
-        for node in fitting[member]:
-            if node in pairs.values() or next(tries, None) is None:
-                continue
-            if all(order.agree(member, node, other, same) for other, same in pairs.items()):
-                found = search({**pairs, member: node})
-                if found is not None:
-                    return found
-        return None
-
-    return search({})
+        left.append(iter(fitting[members[len(left)]]))
+    return None
 
 
-def _claim_alone(matcher: Matcher, claims: Claims, region: Sequence[int], order: Order) -> None:
+def _claim_alone(matcher: Matcher, claims: Claims, region: Sequence[int], allowed: Allowed) -> None:
     """Give unclaimed nodes of A to the one node of B that can do them: what joins two tensors must read both."""
-    taken = {n for claimed in claims.values() for n in claimed}
-    computing = [n for n in region if n not in taken and matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
-    able = [member for member in claims if matcher.b.nodes[member].op not in DATA_MOVEMENT_OPS]
-    for member, nodes in order.find_alone(able, computing).items():
-        claims[member].extend(nodes)
+    computing = [n for n in _list_left(claims, region) if matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
+    able_at_all = {m: own for m, own in claims.items() if matcher.b.nodes[m].op not in DATA_MOVEMENT_OPS}
+    for node, able in allowed.find_able(able_at_all, computing).items() if computing else ():
+        if len(able) == 1:
+            claims[able[0]].append(node)
 
 
-def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], order: Order) -> None:
+def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], allowed: Allowed) -> None:
     """Give unclaimed nodes of A to the node of B that does the nearest work upstream, and could do theirs as well."""
     claimants = {n: member for member, claimed in claims.items() for n in claimed}
-    for node in (n for n in region if n not in claimants):
+    left = _list_left(claims, region)
+    able = allowed.find_able(claims, left) if left else {}
+    for node in left:
         nearest = _find_nearest(matcher, node, claimants)
-        if nearest is not None and order.reads_enough(nearest, node):
+        if nearest is not None and nearest in able[node]:
             claims[nearest].append(node)
 
 

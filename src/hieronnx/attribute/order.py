@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import TypeAlias
@@ -16,120 +16,124 @@ Claims: TypeAlias = dict[int, list[int]]
 
 
 class Order:
-    """Keeps claims of nodes of B on nodes of A in order: what needs the work of others in B needs it in A.
+    """Knows which nodes of A need which others, and which of B: what needs the work of others in B needs it in A.
 
         A: q ─ Mul ─ s ─┐              B: q ─ t1 ─ Mul ─ t2 ─┐
            k ─ Mul ─ r ─┴─ MatMul         k ─ t3 ─ Mul ─ t4 ─┴─ MatMul
 
-    If t1 is known to be made of q, the first Mul does the work of the one behind q. Of what a node does in A some must
-    be behind it, for a node of B may do the work of several branches. If q is a fixed point, so is what is not made of
-    it: the second Mul, which does not read q, does no work on it.
+    If t1 is known to be made of q, the first Mul does the work of the one behind q. If q is a fixed point, then what is
+    not made of it does no work on it: the second Mul.
 
-    A set of nodes of A is a number with a bit for the position of each in the region.
+    A set of nodes is a number with a bit for the place of each, of the region in A and of the group in B.
     """
 
     def __init__(self, matcher: Matcher, region: Iterable[int], members: Iterable[int]) -> None:
-        a, b = matcher.a, matcher.b
-        self._members, nodes = sorted(members), sorted(region)
-        self._positions = {node: position for position, node in enumerate(nodes)}
-        self._all = (1 << len(nodes)) - 1
-        self._made = _find_made(matcher, nodes, self._members)
+        self.members, nodes = sorted(members), sorted(region)
+        self.places = {node: place for place, node in enumerate(nodes)}
+        self.everything = (1 << len(nodes)) - 1
+        self.made = _find_made(matcher, nodes, self.members)
         """For each node of B the nodes of A that are made of no fixed point that it is not made of."""
-        edges = _find_edges(a, nodes)
-        self._own = [1 << position for position in range(len(nodes))]
-        self._before = _collect(edges, self._own, or_, 0)
-        self._after = _collect(_reverse(edges), self._own, or_, 0)
-        self._edges = _find_edges(b, self._members)
-        own = [1 << at for at in range(len(self._members))]
-        self._needs = dict(zip(self._members, _collect(self._edges, own, or_, 0), strict=True))
-        """For each node of B those that it needs, at whatever distance: a bit for the place of each."""
-        self._bits = dict(zip(self._members, own, strict=True))
-        self._claimed: list[tuple[int, int]] = []
-        """The nodes of B that alone do the work of some of A, with these."""
-        self._possible = dict(self._made)
-        """For each node of B the nodes of A that do not come in the wrong order."""
-        self._needed = dict.fromkeys(self._members, self._all)
-        """And those that are behind all claims of those before it."""
-
-    def add_claims(self, claims: Claims) -> None:
-        """Forbid each node of B what comes in A before the claims of those before it, or after those of others.
-
-        What it does needs the claims of those before it. Theirs need not need its: they may do more than is claimed.
-        """
-        claimants = Counter(n for nodes in claims.values() for n in nodes)
-        claimed = [[self._positions[n] for n in claims.get(member, ())] for member in self._members]
-        upstream = _collect(self._edges, [_join(self._before, at) for at in claimed], or_, 0)
-        downstream = _collect(_reverse(self._edges), [_join(self._after, at) for at in claimed], or_, 0)
-        behind = [_join(self._after, at) | _join(self._own, at) if at else self._all for at in claimed]
-        needed = _collect(self._edges, behind, and_, self._all)
-        for at, member in enumerate(self._members):
-            self._possible[member] = self._made[member] & ~(upstream[at] | downstream[at])
-            self._needed[member] = needed[at]
-        self._claimed = [
-            (member, _join(self._own, claimed[at]))
-            for at, member in enumerate(self._members)
-            if claimed[at] and all(claimants[n] == 1 for n in claims[member])
-        ]
-
-    def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
-        """Return the nodes of A of which a node of B can do one."""
-        possible = self._possible[member] & self._needed[member]
-        return [node for node in nodes if possible >> self._positions[node] & 1]
+        edges = _find_edges(matcher.a, nodes)
+        self.own = [1 << place for place in range(len(nodes))]
+        self.before = _collect(edges, self.own, or_, 0)
+        self.after = _collect(_reverse(edges), self.own, or_, 0)
+        self.edges = _find_edges(matcher.b, self.members)
+        own = [1 << place for place in range(len(self.members))]
+        self.bits = dict(zip(self.members, own, strict=True))
+        self.upstream = dict(zip(self.members, _collect(self.edges, own, or_, 0), strict=True))
+        """For each node of B those that it needs, at whatever distance."""
+        self.downstream = dict(zip(self.members, _collect(_reverse(self.edges), own, or_, 0), strict=True))
+        """And those that need it."""
 
     def rank_nodes(self, nodes: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return for some nodes of A how many of them each needs, and how many need it."""
-        positions = {node: self._positions[node] for node in nodes}
-        among = _join(self._own, positions.values())
+        places = {node: self.places[node] for node in nodes}
+        among = _join(self.own, places.values())
         return {
-            node: ((self._before[at] & among).bit_count(), (self._after[at] & among).bit_count())
-            for node, at in positions.items()
+            node: ((self.before[at] & among).bit_count(), (self.after[at] & among).bit_count())
+            for node, at in places.items()
         }
 
     def rank_members(self, members: Sequence[int]) -> dict[int, tuple[int, int]]:
         """Return for some nodes of B how many of them each needs, and how many need it."""
-        among = sum(self._bits[member] for member in members)
-        needs = {member: self._needs[member] & among for member in members}
-        return {
-            member: (own.bit_count(), sum(bool(other & self._bits[member]) for other in needs.values()))
-            for member, own in needs.items()
-        }
-
-    def fits(self, member: int, node: int) -> bool:
-        """Say whether a node of B needs those that do work which one of A needs, and those need it that need its."""
-        position = self._positions[node]
-        before, after = self._before[position], self._after[position]
-        return all(
-            (not before & work or self._needs[member] & self._bits[other])
-            and (not after & work or self._needs[other] & self._bits[member])
-            for other, work in self._claimed
-        )
+        among = sum(self.bits[member] for member in members)
+        return {m: ((self.upstream[m] & among).bit_count(), (self.downstream[m] & among).bit_count()) for m in members}
 
     def agree(self, member: int, node: int, other: int, same: int) -> bool:
         """Say whether two nodes of B need one another where two of A do, whose work they would do."""
-        position = self._positions[same]
-        return bool(
-            (not self._before[self._positions[node]] >> position & 1 or self._needs[member] & self._bits[other])
-            and (not self._after[self._positions[node]] >> position & 1 or self._needs[other] & self._bits[member])
-        )
+        place, bit = self.places[node], self.bits[other]
+        needs, is_needed = (order[place] >> self.places[same] & 1 for order in (self.before, self.after))
+        return not (needs and not self.upstream[member] & bit) and not (is_needed and not self.downstream[member] & bit)
+
+    def reads_enough(self, member: int, node: int) -> bool:
+        """Say whether a node of B is made of all fixed points that one of A is made of."""
+        return bool(self.made[member] >> self.places[node] & 1)
+
+
+class Allowed:
+    """Knows which work claims of others leave to each node of B.
+
+    What it does comes in A neither before the claims of those before it, nor after those of others. It needs the claims
+    of those before it; theirs need not need its, for they may do more than is claimed. Of what it does some must be
+    behind them, for a node of B may do the work of several branches.
+    """
+
+    def __init__(self, order: Order, claims: Claims) -> None:
+        self._order = order
+        claimed = [[order.places[n] for n in claims.get(member, ())] for member in order.members]
+        upstream = _collect(order.edges, [_join(order.before, at) for at in claimed], or_, 0)
+        downstream = _collect(_reverse(order.edges), [_join(order.after, at) for at in claimed], or_, 0)
+        behind = [_join(order.after, at) | _join(order.own, at) if at else order.everything for at in claimed]
+        needed = _collect(order.edges, behind, and_, order.everything)
+        self._possible: dict[int, int] = {}
+        """For each node of B the nodes of A that do not come in the wrong order."""
+        self._needed = dict(zip(order.members, needed, strict=True))
+        """And those that are behind all claims of those before it."""
+        for place, member in enumerate(order.members):
+            self._possible[member] = order.made[member] & ~(upstream[place] | downstream[place])
+        claimants = Counter(n for nodes in claims.values() for n in nodes)
+        self._claimed = [
+            (order.bits[member], _join(order.own, at))
+            for member, at in zip(order.members, claimed, strict=True)
+            if at and all(claimants[n] == 1 for n in claims[member])
+        ]
+        """The nodes of B that alone do the work of some of A, with these."""
+
+    def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
+        """Return the nodes of A of which a node of B can do one."""
+        possible = self._possible[member] & self._needed[member]
+        return [node for node in nodes if possible >> self._order.places[node] & 1]
 
     def filter_shared(self, member: int, nodes: Sequence[int]) -> list[int]:
         """Return the nodes of A all of which a node of B can do: one of them at least is where it must be."""
         possible = self._possible[member] if self.filter_possible(member, nodes) else 0
-        return [node for node in nodes if possible >> self._positions[node] & 1]
+        return [node for node in nodes if possible >> self._order.places[node] & 1]
 
-    def find_alone(self, members: Collection[int], nodes: Sequence[int]) -> Claims:
-        """Return for nodes of B those of some nodes of A that they can do, and no other of them can."""
-        once = twice = 0
-        masks = {member: self._possible[member] & self._needed[member] for member in members}
-        for member in members:
-            twice |= once & masks[member]
-            once |= masks[member]
-        alone = {member: mask & ~twice for member, mask in masks.items()}
-        return {m: [n for n in nodes if mask >> self._positions[n] & 1] for m, mask in alone.items() if mask}
+    def filter_fitting(self, candidates: Claims) -> Claims:
+        """Keep what nodes of B can do that need those that do work which it needs; those need them that need it."""
+        order = self._order
+        sides = ((order.before, order.upstream), (order.after, order.downstream))
+        makers = {
+            node: [sum(bit for bit, work in self._claimed if side[order.places[node]] & work) for side, _ in sides]
+            for node in {node for nodes in candidates.values() for node in nodes}
+        }
+        return {
+            member: [
+                node
+                for node in nodes
+                if not any(
+                    bits & ~(reach[member] | order.bits[member])
+                    for bits, (_, reach) in zip(makers[node], sides, strict=True)
+                )
+            ]
+            for member, nodes in candidates.items()
+        }
 
-    def reads_enough(self, member: int, node: int) -> bool:
-        """Say whether a node of B is made of all fixed points that one of A is made of."""
-        return bool(self._made[member] >> self._positions[node] & 1)
+    def find_able(self, claims: Claims, nodes: Sequence[int]) -> dict[int, list[int]]:
+        """Return for each of some nodes of A those of B that can do it, besides what they claim."""
+        able = {member: self.filter_shared(member, [*nodes, *claimed]) for member, claimed in claims.items()}
+        fitting = self.filter_fitting({m: [n for n in found if n not in claims[m]] for m, found in able.items()})
+        return {node: [member for member, found in fitting.items() if node in found] for node in nodes}
 
 
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:
@@ -171,8 +175,8 @@ def _find_made(matcher: Matcher, nodes: Sequence[int], members: Sequence[int]) -
     return {member: fitting[of_b[member]] for member in members}
 
 
-def _join(sets: Sequence[int], positions: Iterable[int]) -> int:
-    return reduce(or_, (sets[position] for position in positions), 0)
+def _join(sets: Sequence[int], places: Iterable[int]) -> int:
+    return reduce(or_, (sets[place] for place in places), 0)
 
 
 def _reverse(edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hieronnx.attribute.blocks import find_usual
-from hieronnx.attribute.carried import Carried, Folded, carry_scopes, read_scopes
+from hieronnx.attribute.carried import Carried, carry_scopes, read_scopes
 from hieronnx.attribute.fill import fill_gaps, make_nodes
+from hieronnx.attribute.folded import Folded
 from hieronnx.attribute.same_model import ViewedFile, check_related, is_renamed
 from hieronnx.attribute.weights import hold_same, pair_weights
 from hieronnx.errors import InputError, check_known

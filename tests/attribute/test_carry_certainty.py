@@ -1,0 +1,157 @@
+"""How certain the work of nodes in a group is: what others could do as well, or nobody is seen to do, is a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.onnx_text import carry
+
+
+def test_what_hangs_on_a_guess_is_a_guess_as_well() -> None:
+    """Only turn tells the branches apart; the tool's operator gives them in the other order."""
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            p = Tanh (x)
+            q = Sigmoid (x)
+            a = Exp (p)
+            b = Exp (q)
+            c = Abs (a)
+            d = Abs (b)
+            e = Mul (c, d)
+            y = Neg (e)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            t1, t2 = com.microsoft.SigmoidAndTanh (x)
+            t3 = Exp (t1)
+            t4 = Exp (t2)
+            t5 = Abs (t3)
+            t6 = Abs (t4)
+            t7 = Mul (t6, t5)
+            y = Neg (t7)
+        }
+    """
+    found = carry(before, after, {n: n for n in "pqabcdey"})
+    assert {found[t][1] for t in ("t3", "t4", "t5", "t6")} == {"name"}
+    assert found["t7"] == ({"e"}, "captured")
+    # What was guessed fits together.
+    assert {"a": "c", "b": "d"}[next(iter(found["t3"][0]))] in found["t5"][0]
+
+
+def test_work_on_one_of_two_branches_is_done_by_the_node_that_joins_them() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Exp (x)
+            b = Tanh (a)
+            c = Neg (x)
+            d = Add (b, c)
+            y = Relu (d)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <int64[1] flat, int64[2] back> {
+            t1 = Reshape (x, flat)
+            a = Exp (t1)
+            t2 = Neg (t1)
+            t3 = com.microsoft.TanhAdd (t2, a)
+            t4 = Reshape (t3, back)
+            y = Relu (t4)
+        }
+    """
+    found = carry(before, after, {n: n for n in "abcdy"})
+    assert found["t3"] == ({"b", "d"}, "carried")
+
+
+def test_a_node_with_work_that_a_new_operator_may_do_as_well_is_not_certain() -> None:
+    """One of two Adds went into the new operator, and one of two Exps."""
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Exp (x)
+            b = Add (a, x)
+            c = Exp (b)
+            d = Mul (a, b)
+            e = Add (c, d)
+            y = Relu (e)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <int64[1] flat, int64[2] back> {
+            t1 = Reshape (x, flat)
+            t2 = Exp (t1)
+            t3 = Add (t1, t2)
+            t4 = com.microsoft.Rest (t3, t2)
+            t5 = Reshape (t4, back)
+            y = Relu (t5)
+        }
+    """
+    found = carry(before, after, {n: n for n in "abcdey"})
+    assert {found["t2"][1], found["t3"][1]} == {"name"}
+    assert "a" in found["t2"][0]
+    assert "b" in found["t3"][0]
+
+
+def test_a_scale_that_was_moved_behind_a_product_does_its_own_work_still() -> None:
+    before = """
+        main (float[4, 4] x, float[4, 4] z) => (float[4, 4] y) <float s> {
+            q = Mul (x, s)
+            k = Mul (z, s)
+            m = MatMul (q, k)
+            y = Softmax (m)
+        }
+    """
+    after = """
+        main (float[4, 4] x, float[4, 4] z) => (float[4, 4] y) <float pad1, float pad2, float squared> {
+            t1 = MatMul (x, z)
+            t2 = Mul (t1, squared)
+            y = Softmax (t2)
+        }
+    """
+    found = carry(before, after, {n: n for n in "qkmy"})
+    assert found["t1"] == ({"m"}, "captured")
+    assert found["t2"] == ({"q", "k"}, "name")
+
+
+def test_a_node_that_reads_a_fixed_point_in_another_form_is_not_one_that_reads_more() -> None:
+    """Of two Adds that read `b`, the first reads the input as well, which the tool reshapes."""
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) {
+            a = Tanh (x)
+            b = Tanh (a)
+            c = Add (b, x)
+            d = Add (b, c)
+            e = Add (d, c)
+            y = Relu (e)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <int64[1] flat> {
+            t1 = Reshape (x, flat)
+            a = Tanh (t1)
+            t2 = Tanh (a)
+            t3 = Add (t2, t1)
+            e = com.microsoft.TwoSums (t2, t3)
+            t4 = Reshape (e, flat)
+            y = Relu (t4)
+        }
+    """
+    assert "c" in carry(before, after, {n: n for n in "abcdey"})["t3"][0]
+
+
+@pytest.mark.parametrize("branches", [8, 1100])
+def test_of_many_branches_that_are_alike_none_is_told_for_certain(branches: int) -> None:
+    def write(source: str, end: str) -> str:
+        steps = "".join(f"{end}{n} = Exp ({source})\n" for n in range(branches))
+        return f"{steps} {end} = Sum ({', '.join(f'{end}{n}' for n in range(branches))})"
+
+    before = f"main (float[2, 4] x) => (float[2, 4] y) {{ {write('x', 'a')} y = Relu (a) }}"
+    after = f"""
+        main (float[2, 4] x) => (float[2, 4] y) <int64[1] flat, int64[2] back> {{
+            r = Reshape (x, flat)
+            {write("r", "b")}
+            c = Reshape (b, back)
+            y = Relu (c)
+        }}
+    """
+    found = carry(before, after, {"a": "sum", "y": "act", **{f"a{n}": f"branch{n}" for n in range(branches)}})
+    assert {found[f"b{n}"][1] for n in range(branches)}.isdisjoint({"captured", "carried"})

@@ -38,48 +38,6 @@ def test_work_that_went_into_the_node_before_is_its_own_though_its_output_kept_i
     assert found["y"] == ({"act"}, "captured")
 
 
-TWO_CONVS_AND_NORMS = """
-    main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-    <float[4, 4, 1, 1] v, float[4, 4, 1, 1] w, float[4] s, float[4] b, float[4] m, float[4] u, float[4] p> {
-        c = Conv (x, v)
-        n = BatchNormalization (c, s, b, m, u)
-        d = Conv (n, w)
-        o = BatchNormalization (d, s, b, p, u)
-        y = Relu (o)
-    }
-"""
-CONVS_AND_NORMS = {"c": "conv", "n": "norm", "d": "conv1", "o": "norm1", "y": "act"}
-
-
-def test_work_between_two_nodes_with_new_weights_went_into_the_first_though_its_output_kept_its_name() -> None:
-    after = """
-        main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-        <float[4, 4, 1, 1] first, float[4] bias, float[4, 4, 1, 1] second, float[4] bias1> {
-            c = Conv (x, first, bias)
-            d = Conv (c, second, bias1)
-            y = Relu (d)
-        }
-    """
-    found = carry(TWO_CONVS_AND_NORMS, after, CONVS_AND_NORMS)
-    assert found["c"] == ({"conv", "norm"}, "name")  # it may as well be in the second
-    assert found["d"] == ({"conv1", "norm1"}, "carried")
-    assert found["y"] == ({"act"}, "captured")
-
-
-def test_work_between_two_nodes_went_into_the_second_where_the_first_is_as_it_was() -> None:
-    after = """
-        main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-        <float[4, 4, 1, 1] v, float[4, 4, 1, 1] second, float[4] bias1> {
-            c = Conv (x, v)
-            d = Conv (c, second, bias1)
-            y = Relu (d)
-        }
-    """
-    found = carry(TWO_CONVS_AND_NORMS, after, CONVS_AND_NORMS)
-    assert found["c"] == ({"conv"}, "captured")
-    assert found["d"] == ({"norm", "conv1", "norm1"}, "carried")
-
-
 def test_constants_and_shapes_in_a_region_add_no_origin() -> None:
     before = """
         main (float[2, 4] x) => (float[8] y) {

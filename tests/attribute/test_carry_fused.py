@@ -272,6 +272,48 @@ def test_a_product_that_is_part_of_an_activation_is_not_the_one_behind_it() -> N
     assert found["t4"][0] == found["y"][0] == {"second"}
 
 
+def test_an_operand_that_is_read_again_is_known_however_many_others_read_it() -> None:
+    """In half precision each reader of `x` has a Cast of its own."""
+    count = 8
+    others = "".join(f", float[1, 8, 4, 4] o{i}" for i in range(count))
+    ends = f"main (float[1, 8, 4, 4] x, float[1, 8, 4, 4] z) => (float[1, 8, 4, 4] y{others})"
+    readers, casts = (
+        " ".join(text.format(i=i) for i in range(count))
+        for text in (
+            "o{i} = Elu <alpha = {i}.0> (x)",
+            "xc{i} = Cast <to = 10> (x) oc{i} = Elu <alpha = {i}.0> (xc{i}) o{i} = Cast <to = 1> (oc{i})",
+        )
+    )
+    before = f"""
+        {ends} <float[8, 8, 1, 1] v, float[8, 8, 1, 1] w> {{
+            {readers}
+            c = Conv (x, v)
+            s = Add (c, x)
+            m = Add (s, z)
+            y = Conv (m, w)
+        }}
+    """
+    after = f"""
+        {ends} <float[8, 8, 1, 1] n1, float[8, 8, 1, 1] n2> {{
+            {casts}
+            xa = Cast <to = 10> (x)
+            t1 = com.microsoft.nchwc.Conv (xa, n1)
+            xb = Cast <to = 10> (x)
+            t2 = Add (t1, xb)
+            zc = Cast <to = 10> (z)
+            t3 = Add (t2, zc)
+            t4 = com.microsoft.nchwc.Conv (t3, n2)
+            y = com.microsoft.nchwc.ReorderOutput (t4)
+        }}
+    """
+    calls = {"c": "first", "s": "residual", "m": "sum", "y": "second"} | {f"o{i}": f"other{i}" for i in range(count)}
+    found = carry(before, after, calls)
+    assert found["t1"] == ({"first"}, "carried")
+    assert found["t2"] == ({"residual"}, "captured")
+    assert found["t3"] == ({"sum"}, "captured")
+    assert found["t4"] == ({"second"}, "carried")
+
+
 def test_operators_of_the_same_kind_are_found_by_what_they_read() -> None:
     before = """
         main (float[2, 4] x) => (float[2, 4] y) <float[4, 4] v, float[4, 4] w> {

@@ -38,48 +38,6 @@ def test_work_that_went_into_the_node_before_is_its_own_though_its_output_kept_i
     assert found["y"] == ({"act"}, "captured")
 
 
-TWO_CONVS_AND_NORMS = """
-    main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-    <float[4, 4, 1, 1] v, float[4, 4, 1, 1] w, float[4] s, float[4] b, float[4] m, float[4] u, float[4] p> {
-        c = Conv (x, v)
-        n = BatchNormalization (c, s, b, m, u)
-        d = Conv (n, w)
-        o = BatchNormalization (d, s, b, p, u)
-        y = Relu (o)
-    }
-"""
-CONVS_AND_NORMS = {"c": "conv", "n": "norm", "d": "conv1", "o": "norm1", "y": "act"}
-
-
-def test_work_between_two_nodes_with_new_weights_went_into_the_first_though_its_output_kept_its_name() -> None:
-    after = """
-        main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-        <float[4, 4, 1, 1] first, float[4] bias, float[4, 4, 1, 1] second, float[4] bias1> {
-            c = Conv (x, first, bias)
-            d = Conv (c, second, bias1)
-            y = Relu (d)
-        }
-    """
-    found = carry(TWO_CONVS_AND_NORMS, after, CONVS_AND_NORMS)
-    assert found["c"] == ({"conv", "norm"}, "name")  # it may as well be in the second
-    assert found["d"] == ({"conv1", "norm1"}, "carried")
-    assert found["y"] == ({"act"}, "captured")
-
-
-def test_work_between_two_nodes_went_into_the_second_where_the_first_is_as_it_was() -> None:
-    after = """
-        main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)
-        <float[4, 4, 1, 1] v, float[4, 4, 1, 1] second, float[4] bias1> {
-            c = Conv (x, v)
-            d = Conv (c, second, bias1)
-            y = Relu (d)
-        }
-    """
-    found = carry(TWO_CONVS_AND_NORMS, after, CONVS_AND_NORMS)
-    assert found["c"] == ({"conv"}, "captured")
-    assert found["d"] == ({"norm", "conv1", "norm1"}, "carried")
-
-
 def test_constants_and_shapes_in_a_region_add_no_origin() -> None:
     before = """
         main (float[2, 4] x) => (float[8] y) {
@@ -312,6 +270,48 @@ def test_a_product_that_is_part_of_an_activation_is_not_the_one_behind_it() -> N
     assert found["t2"][0] == {"act"}
     assert found["t3"][0] == {"scale"}
     assert found["t4"][0] == found["y"][0] == {"second"}
+
+
+def test_an_operand_that_is_read_again_is_known_however_many_others_read_it() -> None:
+    """In half precision each reader of `x` has a Cast of its own."""
+    count = 8
+    others = "".join(f", float[1, 8, 4, 4] o{i}" for i in range(count))
+    ends = f"main (float[1, 8, 4, 4] x, float[1, 8, 4, 4] z) => (float[1, 8, 4, 4] y{others})"
+    readers, casts = (
+        " ".join(text.format(i=i) for i in range(count))
+        for text in (
+            "o{i} = Elu <alpha = {i}.0> (x)",
+            "xc{i} = Cast <to = 10> (x) oc{i} = Elu <alpha = {i}.0> (xc{i}) o{i} = Cast <to = 1> (oc{i})",
+        )
+    )
+    before = f"""
+        {ends} <float[8, 8, 1, 1] v, float[8, 8, 1, 1] w> {{
+            {readers}
+            c = Conv (x, v)
+            s = Add (c, x)
+            m = Add (s, z)
+            y = Conv (m, w)
+        }}
+    """
+    after = f"""
+        {ends} <float[8, 8, 1, 1] n1, float[8, 8, 1, 1] n2> {{
+            {casts}
+            xa = Cast <to = 10> (x)
+            t1 = com.microsoft.nchwc.Conv (xa, n1)
+            xb = Cast <to = 10> (x)
+            t2 = Add (t1, xb)
+            zc = Cast <to = 10> (z)
+            t3 = Add (t2, zc)
+            t4 = com.microsoft.nchwc.Conv (t3, n2)
+            y = com.microsoft.nchwc.ReorderOutput (t4)
+        }}
+    """
+    calls = {"c": "first", "s": "residual", "m": "sum", "y": "second"} | {f"o{i}": f"other{i}" for i in range(count)}
+    found = carry(before, after, calls)
+    assert found["t1"] == ({"first"}, "carried")
+    assert found["t2"] == ({"residual"}, "captured")
+    assert found["t3"] == ({"sum"}, "captured")
+    assert found["t4"] == ({"second"}, "carried")
 
 
 def test_operators_of_the_same_kind_are_found_by_what_they_read() -> None:

@@ -79,8 +79,19 @@ NEUTRAL_OPERANDS: Mapping[str, int] = {"Add": 0, "Mul": 1, "Sub": 0, "Div": 1}
 """With this as their second operand they change nothing; the commutative ones also with this as their first."""
 COMMUTATIVE_OPS = frozenset({"Add", "Mul"})
 
-AFFINE_OPS = COMMUTATIVE_OPS | {"BatchNormalization", "Div", "Sub"}
-"""With constants for all other operands they may be folded into the weights of a product."""
+AFFINE_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "Add": (0, 1),
+    "BatchNormalization": (0,),
+    "Div": (0,),
+    "Mul": (0, 1),
+    "Sub": (0, 1),
+}
+"""Each of these inputs they scale and shift, if all others are constants: that may be folded into a product."""
+SCALING_OPS = frozenset({"Div", "Mul"})
+"""Those of them that shift nothing."""
+
+PRODUCT_OPS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""They multiply their first two inputs, and add the third if there is one."""
 
 VALUE_FREE_INPUTS: Mapping[str, int] = {"Shape": 0, "Size": 0, "EyeLike": 0, "CastLike": 1}
 """The input of which only the shape or the element type counts, not the values."""

@@ -181,7 +181,10 @@ def _fold_sizes(
         picked = _pick_sizes(node, shapes, arrays) if node.output and node.output[0] not in arrays else None
         if picked is not None:
             _hold(node, picked, arrays)
-    return len(arrays) > known and bool(_fold_literals(graph, opsets, arrays))
+    found = len(arrays) > known
+    if found:
+        _fold_literals(graph, opsets, arrays)
+    return found
 
 
 def _pick_sizes(

@@ -273,6 +273,12 @@ class View:
                     readers[tensor].append(index)
         return readers
 
+    @cached_property
+    def handed_out(self) -> frozenset[int]:
+        """The tensors that a graph returns or a body captures: more than their consumers may read them."""
+        returned = (t for graph in self.graphs for t in graph.outputs)
+        return frozenset((*returned, *(t for node in self.nodes for t in node.captures)))
+
     def find_readers(self) -> dict[tuple[str, str], list[tuple[str, str]]]:
         """Return for each node those that read what it makes, all by what identifies them in the file."""
         keys, consumers = self.node_keys, self.consumers

@@ -231,13 +231,17 @@ class OperatorKinds:
 
     def _find_wanted(self, index: int) -> list[_Reader]:
         """Return who reads what a node of B makes, each with how a node of A must read to be such a reader."""
-        tensor, own = self._b.nodes[index].outputs[0], see_through(self._b, self._b.nodes[index].reads)
+        tensor, own = self._b.nodes[index].outputs[0], self._see_values(index)
         readers, passed_on = find_readers(self._b, tensor)
         same = {tensor, *passed_on}
-        again = {reader for t in own if not self._b.flow.constant[t] for reader in find_readers(self._b, t)[0]}
         # What is read next to the first input may be what another node of A joined to it.
         leasts = (1 if self._b.nodes[r].inputs[0] in same else self._count_values(r) for r in readers)
-        return [_Reader(r, least, r in again) for r, least in zip(readers, leasts, strict=True)]
+        again = (not own.isdisjoint(self._see_values(r)) for r in readers)
+        return [_Reader(*reader) for reader in zip(readers, leasts, again, strict=True)]
+
+    def _see_values(self, node: int) -> set[int]:
+        """Return what a node of B reads, before nodes that only passed it on; constants left out."""
+        return {t for t in see_through(self._b, self._b.nodes[node].reads) if not self._b.flow.constant[t]}
 
     def _fits(self, tensor: int, wanted: Sequence[_Reader], given: Collection[int], own: Collection[int]) -> bool:
         """Say whether a tensor of A is read as one of B is: by operators of the same kind, or joined with others.

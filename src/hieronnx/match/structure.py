@@ -42,7 +42,7 @@ class Match:
     altered: bool = False
     """Whether the node's operator, attributes or constants are not those of A's node: it may do more than that."""
 
-    def extend(self, region: Iterable[int], proven: bool) -> Match:
+    def with_region(self, region: Iterable[int], proven: bool) -> Match:
         """Return the match of the same node of B with another region."""
         return replace(self, region=tuple(sorted(region)), proven=proven)
 
@@ -180,7 +180,7 @@ class Matcher:
             match = self._match_by_structure(index)
             outputs = outputs if match is None else _pair_outputs(node, self.a.nodes[match.region[0]])
         if match is not None:
-            self._add_match(index, match, outputs.items())
+            self.add_match(index, match, outputs.items())
         elif named and not outputs:
             # The output is an input of A under its own name: nothing was computed (an Identity that a tool added).
             self._add_tensors(named.items())
@@ -202,7 +202,8 @@ class Matcher:
         if not known <= {source[t] for t in self.a.nodes[producer].reads}:
             del self.fixed[node.outputs[0]]
 
-    def _add_match(self, index: int, match: Match, outputs: Iterable[tuple[int, int]]) -> None:
+    def add_match(self, index: int, match: Match, outputs: Iterable[tuple[int, int]]) -> None:
+        """Keep what a node of B stands for, and which tensors of A its outputs are."""
         self.matches[index] = match
         self._taken.update(match.region)
         self._add_tensors(outputs)
@@ -243,13 +244,13 @@ class Matcher:
             return
         if any(self.find_by_name(t) is not None for t in find_readers(self.b, node.outputs[0])[1]):
             return  # a group with the node that makes the known tensor says more
-        match = self.kinds.find(index, graph, of_a, self._held, lambda n: n not in self._taken and not self._is_in_b(n))
+        match = self.kinds.find(index, graph, of_a, self._held, lambda n: n not in self._taken and not self.is_in_b(n))
         if match is not None:
             region, sure = match
             last = self.a.nodes[region[-1]]
             outputs = _pair_outputs(node, last) if node.op == last.op else {node.outputs[0]: last.outputs[0]}
             proven = sure and self._is_certain(index, self.kinds.find_same_reading(region[0]))
-            self._add_match(index, Match(region, proven), outputs.items())
+            self.add_match(index, Match(region, proven), outputs.items())
 
     def _is_certain(self, index: int, alike: Iterable[int]) -> bool:
         """Say whether what a node of B reads is certain, and what else stands for nodes of A that are alike."""
@@ -274,7 +275,8 @@ class Matcher:
         if len(group) > 1:
             return Match(region, True, group, altered)
         if altered:
-            return Match(pass_constants_upstream(self, node, producer, region), True, altered=True)
+            region, sure = pass_constants_upstream(self, index, producer, region)
+            return Match(region, sure, altered=True)
         pass_upstream(self, node, self.a.nodes[producer])
         return Match((producer,), True)
 
@@ -336,13 +338,13 @@ class Matcher:
         if key is None:
             return None
         same = [n for n in self._by_structure.get(key, ()) if self._same_form(node, self.a.nodes[n])]
-        chosen = [n for n in same if n not in self._taken and not self._is_in_b(n)]
+        chosen = [n for n in same if n not in self._taken and not self.is_in_b(n)]
         # Others in B do the same already: one more of them is the same to the last constant.
         chosen = chosen or [n for n in same if self._same_form(node, self.a.nodes[n], exact=True)]
         classes = {self.values.key(n) for n in chosen}
         return Match((chosen[0],), self._is_certain(index, same)) if len(classes) == 1 else None
 
-    def _is_in_b(self, node: int) -> bool:
+    def is_in_b(self, node: int) -> bool:
         """Say whether B has an output of a node of A, going by names."""
         names = self.a.names
         return any(t in self._fixed_in_a or names[t] in self._names_in_b for t in self.a.nodes[node].makes)

@@ -6,12 +6,14 @@ A: x ─ Conv ─ c ─ BatchNormalization ─ n ─ Relu ─ y          B: x �
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from hieronnx.graph.operators import AFFINE_OPS
-from hieronnx.graph.view import NO_TENSOR, ViewNode
+from hieronnx.graph.operators import AFFINE_INPUTS, PRODUCT_OPS, SCALING_OPS
+from hieronnx.graph.view import NO_TENSOR, View, ViewNode
+from hieronnx.match.kinds import is_related
 from hieronnx.match.regions import find_region
+from hieronnx.match.renamed import read_content
 
 if TYPE_CHECKING:
     from hieronnx.match.structure import Matcher
@@ -33,54 +35,135 @@ def pass_upstream(matcher: Matcher, node: ViewNode, same: ViewNode) -> None:
             continue
         region = find_region(matcher.a, matcher.values, [of_a], matcher.gather_group(feeder)[1])
         if region is not None:
-            matcher.matches[feeder] = match.extend(region, match.proven)
-            matcher.tensor_in_a[of_b] = of_a
+            matcher.add_match(feeder, match.with_region(region, match.proven), [(of_b, of_a)])
 
 
 def pass_constants_upstream(
-    matcher: Matcher, node: ViewNode, producer: int, region: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return the region of an altered node without what the altered node before it does with constants of A.
+    matcher: Matcher, index: int, producer: int, region: tuple[int, ...]
+) -> tuple[tuple[int, ...], bool]:
+    """Return the region of an altered node without what the product before it took over, and whether that is sure.
 
     A: Conv ─ c ─ BatchNormalization ─ n ─ Conv ─ d          B: Conv ─ c ─ Conv ─ d, both with other weights
 
-    Either may have taken over what is between them. Tools fold it into the weights of the node before: that is what is
-    taken for likely, unless one of the two reads the constants.
+    Either may have taken over what is between them. Where nothing tells which did, it is taken to be the first, as most
+    tools do, and both are guesses.
     """
-    for tensor in node.inputs:
+    sure = True
+    for tensor in matcher.b.nodes[index].inputs:
         feeder = None if tensor == NO_TENSOR else matcher.b.producers[tensor]
         match = None if feeder is None else matcher.matches.get(feeder)
         named = None if tensor == NO_TENSOR else matcher.tensor_in_a[tensor]
-        if feeder is None or match is None or named is None or not match.altered or match.group:
+        if feeder is None or match is None or named is None or not match.altered:
             continue
-        taken = _find_folded(matcher, named, region, producer)
-        if taken and _has_new_weights(matcher, feeder) and not _reads_constants_of(matcher, node, taken):
-            matcher.matches[feeder] = match.extend((*match.region, *taken), False)
-            matcher.tensor_in_a[tensor] = matcher.a.nodes[taken[-1]].outputs[0]
-            region = tuple(n for n in region if n not in taken)
-    return region
+        taken = _find_folded(matcher, feeder, named, region, producer)
+        if not taken or _reads_constants_of(matcher, index, taken):
+            continue
+        first = _is_first_certain(matcher, feeder, named, taken) or not _may_do(matcher, index, producer, taken)
+        sure = sure and first
+        longer = match.with_region((*match.region, *taken), match.proven and first)
+        matcher.add_match(feeder, longer, [(tensor, matcher.a.nodes[taken[-1]].outputs[0])])
+        region = tuple(n for n in region if n not in taken)
+    return region, sure
 
 
-def _find_folded(matcher: Matcher, tensor: int, region: Sequence[int], last: int) -> list[int]:
-    """Find the nodes of a region that compute with a tensor and constants alone, and nothing else reads, in order."""
+def _find_folded(matcher: Matcher, feeder: int, tensor: int, region: Sequence[int], last: int) -> list[int]:
+    """Find the nodes of a region, in order, that may have been folded into the product of B that makes a tensor of A.
+
+    They compute with the tensor and constants alone, and nothing else reads it.
+    """
     a, found = matcher.a, list[int]()
-    while len(readers := a.consumers[tensor]) == 1 and readers[0] in region and readers[0] != last:
-        node = a.nodes[readers[0]]
+    maker = a.producers[tensor]
+    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not _has_new_numbers(matcher, feeder):
+        return found
+    if not _is_product(a.nodes[maker].op) and a.nodes[maker].op not in AFFINE_INPUTS:
+        return found  # an activation, say, that was fused with a product
+    adds = _has_new_offset(matcher, feeder, maker) is not False
+    while len(readers := a.consumers[tensor]) == 1 and tensor not in a.handed_out:
+        reader, node = readers[0], a.nodes[readers[0]]
         others = [t for t in node.reads if t != tensor]
-        if node.op not in AFFINE_OPS or not others or not all(a.flow.literal[t] for t in others):
+        if reader not in region or reader == last or matcher.is_in_b(reader) or len(node.makes) > 1:
             break
-        found.append(readers[0])
+        if not all(a.flow.literal[t] for t in others) or not (adds or node.op in SCALING_OPS):
+            break
+        if node.inputs.index(tensor) not in AFFINE_INPUTS.get(node.op, ()):
+            break
+        found.append(reader)
         tensor = node.outputs[0]
     return found
 
 
-def _has_new_weights(matcher: Matcher, index: int) -> bool:
-    """Say whether a node of B reads constants that A does not have."""
-    constant = matcher.b.flow.constant
-    return any(constant[t] and matcher.tensor_in_a[t] is None for t in matcher.b.nodes[index].reads)
+def _is_first_certain(matcher: Matcher, feeder: int, tensor: int, taken: Sequence[int]) -> bool:
+    """Say whether what follows a tensor of A is certain to be in the product of B that makes it.
+
+    It is, if that reads its constants, or adds something new that nothing else in its region adds.
+    """
+    if _reads_constants_of(matcher, feeder, taken):
+        return True
+    match, maker = matcher.matches[feeder], matcher.a.producers[tensor]
+    computed = [n for n in match.region if not all(matcher.a.flow.constant[t] for t in matcher.a.nodes[n].makes)]
+    if not match.proven or maker is None or computed != [maker] or matcher.a.nodes[taken[-1]].op in SCALING_OPS:
+        return False
+    return _has_new_offset(matcher, feeder, maker) is True
 
 
-def _reads_constants_of(matcher: Matcher, node: ViewNode, nodes: Sequence[int]) -> bool:
-    """Say whether a node of B reads constants that some nodes of A read."""
-    read = {t for n in nodes for t in matcher.a.nodes[n].reads if matcher.a.flow.constant[t]}
-    return any(matcher.tensor_in_a[t] in read for t in node.reads)
+def _may_do(matcher: Matcher, index: int, producer: int, taken: Sequence[int]) -> bool:
+    """Say whether a node of B may do the work of nodes that come before one of A, as well as that one's."""
+    node, other = matcher.b.nodes[index], matcher.a.nodes[producer]
+    scales = matcher.a.nodes[taken[-1]].op in SCALING_OPS
+    if not _has_new_numbers(matcher, index):
+        return scales and node.attributes != other.attributes
+    if scales:
+        return True
+    # At the borders a zero is read in place of what was added.
+    return not _pads(node) and _has_new_offset(matcher, index, producer) is not False
+
+
+def _is_product(op: str) -> bool:
+    return any(is_related(op, product) for product in PRODUCT_OPS)
+
+
+def _pads(node: ViewNode) -> bool:
+    """Say whether a node is a convolution that reads zeros around its input."""
+    sizes, automatic = node.attribute("pads"), node.attribute("auto_pad")
+    pads_itself = automatic not in (None, ("STRING", "NOTSET"), ("STRING", "VALID"))
+    return is_related(node.op, "Conv") and (pads_itself or (isinstance(sizes, tuple) and any(sizes)))
+
+
+def _has_new_numbers(matcher: Matcher, index: int) -> bool:
+    """Say whether a node of B reads constants that A does not have, or that hold something else there."""
+    a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
+    pairs = ((t, in_a[t]) for t in b.nodes[index].reads if b.flow.constant[t])
+    return any(same is None or read_content(b, t) != read_content(a, same) for t, same in pairs)
+
+
+def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
+    """Say whether a product of B adds something else than one of A; None where that is not known."""
+    products = (matcher.b, matcher.b.nodes[index]), (matcher.a, matcher.a.nodes[of_a])
+    if any(product.op not in PRODUCT_OPS for _, product in products):
+        return None
+    after, before = (product.inputs[2] if len(product.inputs) > 2 else NO_TENSOR for _, product in products)
+    if after == NO_TENSOR:
+        return False if before == NO_TENSOR else None
+    new, old = (_read_numbers(view, t) for (view, _), t in zip(products, (after, before), strict=True))
+    if new is not None and not any(new[2]):
+        return None  # zeros may stand for nothing, and stay zeros however they are scaled
+    if before == NO_TENSOR:
+        return True
+    if new is None or old is None or new[:2] != old[:2]:
+        return None
+    return new != old
+
+
+def _read_numbers(view: View, tensor: int) -> tuple[Hashable, Hashable, bytes] | None:
+    """Return the type, the sizes and the bytes of an initializer; None where they are not at hand."""
+    content = view.constants.get(tensor)
+    if isinstance(content, tuple) and len(content) == 3 and isinstance(content[2], bytes):
+        return content
+    return None
+
+
+def _reads_constants_of(matcher: Matcher, index: int, nodes: Sequence[int]) -> bool:
+    """Say whether a node of B reads constants that some nodes of A read, and no others."""
+    a = matcher.a
+    read = {t for n in nodes for t in a.nodes[n].reads if a.flow.constant[t] and set(a.consumers[t]) <= set(nodes)}
+    return any(matcher.tensor_in_a[t] in read for t in matcher.b.nodes[index].reads)

@@ -67,28 +67,6 @@ def test_an_argument_in_another_layout_is_known_by_its_numbers(exporter: str, al
     assert [culprit.module for culprit in found.culprits] == [altered]
 
 
-class Recurrent(nn.Module):
-    """Turns what a recurrent layer returns; that layer's own Transpose and this one become one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rnn, self.conv = nn.LSTM(6, 5, batch_first=True), nn.Conv1d(5, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(self.rnn(x)[0].transpose(1, 2))
-
-
-@BOTH
-@pytest.mark.parametrize("altered", ["rnn", "conv"])
-def test_a_call_whose_last_work_was_merged_with_its_callers_is_blamed(
-    exporter: str, altered: str, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    path = write(Recurrent(), (torch.randn(2, 9, 6),), tmp_path / "model.onnx", exporter)
-    culprits = hieronnx.verify(double(path, tmp_path / "faulty.onnx", altered), path).culprits
-    assert [culprit.module for culprit in culprits] == [altered]
-
-
 # -- what the reference did not give --------------------------------------------------------------------------------
 
 

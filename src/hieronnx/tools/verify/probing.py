@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hieronnx.graph.operators import PASSTHROUGH_OPS, SIZE_JOINING_OPS, SIZE_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS, PASSTHROUGH_OPS, SIZE_JOINING_OPS, SIZE_OPS, SIZE_PICKING_OPS
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, CallId, Node
 from hieronnx.runtime.sessions import Array, Runner
@@ -321,8 +321,10 @@ class SampleRun:
         working = [node for node in nodes if node.op_type not in _NO_WORK] or nodes
         if not working:
             return ROOT
-        # The last one may be merged with work of those behind: it is of a call that has others of the nodes to itself.
-        alone = {node.scope for node in working if node.origins == (node.scope,)}
+        # The last one may be merged with work of those behind. Where that only moves elements, it does nothing wrong: a
+        # call that has others of the nodes to itself may.
+        moves = working[-1].op_type in DATA_MOVEMENT_OPS
+        alone = {node.scope for node in working if moves and node.origins == (node.scope,)}
         last = (working[-1].scope, *(origin for origin in working[-1].origins if origin in alone))
         return max((self._find_above(call, working) for call in last), key=self._hierarchy.tree.depth)
 

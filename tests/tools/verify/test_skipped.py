@@ -60,3 +60,18 @@ def test_what_the_reference_folded_away_is_no_constant_of_the_file(tmp_path: Pat
             hieronnx.export(net, (torch.randn(1, 3, 4, 4),), tmp_path / f"{exporter}.onnx", exporter=exporter)
     result = hieronnx.verify(tmp_path / "torchscript.onnx", tmp_path / "dynamo.onnx")
     assert {call.module: call.reason for call in result.skipped if call.live} == {"0": f"the reference {LOST}"}
+
+
+def test_what_is_in_blocks_of_channels_alone_is_not_told_to_be_unread(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.SiLU(), nn.Conv2d(16, 4, 1)).eval()
+    with quiet():
+        hieronnx.export(net, (torch.randn(1, 3, 8, 8),), tmp_path / "net.onnx", exporter="torchscript")
+    hieronnx.optimize(tmp_path / "net.onnx", output=tmp_path / "all.onnx", tool="ort-all")
+    for file, reference in (("net", "all"), ("all", "net")):
+        result = hieronnx.verify(tmp_path / f"{file}.onnx", tmp_path / f"{reference}.onnx")
+        if "com.microsoft.nchwc" not in {node.domain for node in hieronnx.load(tmp_path / "all.onnx").nodes}:
+            pytest.skip("ONNX Runtime uses no blocks on this processor")
+        reasons = {call.module: call.reason for call in result.skipped if call.live}
+        assert {"0", "2"} <= reasons.keys()
+        assert all("it is in blocks of channels alone" in reason for reason in reasons.values())

@@ -241,6 +241,19 @@ def test_products_with_packed_weights_have_types() -> None:
     assert infer(f"main ({given}) => (y) {{ h = {node}  y = Neg (h) }}")["y"] == (FLOAT, ("n", 2, 96))
 
 
+@pytest.mark.parametrize(
+    ("product", "sizes"),
+    [("<transB = 1> (w, x)", (2, 5, 8)), ("<transA = 1> (t, w)", (2, 8, 3)), ("<transA = 1> (w, w)", (3, 3))],
+)
+def test_products_of_a_matrix_that_is_transposed_have_types(product: str, sizes: tuple[int, ...]) -> None:
+    given = "float[2, 8, 3] x, float[2, 5, 8] t"
+    text = f"main ({given}) => (y) {{ h = com.microsoft.FusedMatMul {product}  y = Neg (h) }}"
+    model = parser.parse_model(f"{HEADER} {text}")
+    weight = model.graph.initializer.add(name="w", data_type=FLOAT, dims=[5, 3])
+    weight.raw_data = bytes(60)
+    assert types_of(model)["y"] == (FLOAT, sizes)
+
+
 def test_bodies_have_types_too() -> None:
     text = """
         main (float[2, 3] x, bool c) => (y)

@@ -150,14 +150,14 @@ class _StandIns:
         """Write a product of transposed matrices as a sum over indices."""
         flags = {attribute.name for attribute in node.attribute if attribute.i}
         terms = []
-        for operand, axes in (("A", "ik"), ("B", "kj")):
+        for operand, axes, name in (("A", "ik", node.input[0]), ("B", "kj", node.input[1])):
             pair = axes[::-1] if f"trans{operand}" in flags else axes
             # Batch axes stand before the matrix, or between its rows and columns.
-            terms.append(f"{pair[0]}...{pair[1]}" if f"transBatch{operand}" in flags else f"...{pair}")
-        left, right = terms
-        if len(self._constants.get(node.input[1], ())) == 2:  # inference wants as many axes under both ellipses
-            right = right.replace("...", "")
-        return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ij")]
+            term = f"{pair[0]}...{pair[1]}" if f"transBatch{operand}" in flags else f"...{pair}"
+            # Inference wants as many axes under both ellipses.
+            terms.append(pair if len(self._constants.get(name, ())) == 2 else term)
+        equation = f"{','.join(terms)}->{'...' if '...' in ''.join(terms) else ''}ij"
+        return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=equation)]
 
 
 def _imitate(node: onnx.NodeProto, op_type: str, inputs: tuple[int, ...]) -> list[onnx.NodeProto]:

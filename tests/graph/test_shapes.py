@@ -146,6 +146,114 @@ def test_operators_of_onnx_runtime_have_types_too(
     assert infer(text)["y"] == found
 
 
+BLOCKED = HEADER.replace('"com.microsoft" : 1', '"com.microsoft.nchwc" : 1')
+FLOAT = TensorProto.FLOAT
+
+
+def infer_blocked(text: str, **dims: int) -> dict[str, tuple[int, tuple[int | str | None, ...] | None]]:
+    """Infer a model in blocks of channels: `c.` stands for their domain, and what is declared is a weight."""
+    model = parser.parse_model(f"{BLOCKED} {text.replace('c.', 'com.microsoft.nchwc.')}")
+    for info in model.graph.value_info:
+        sizes = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        weight = model.graph.initializer.add(name=info.name, data_type=FLOAT, dims=sizes)
+        weight.data_location = TensorProto.EXTERNAL
+        weight.external_data.add(key="location", value="weights")
+    del model.graph.value_info[:]
+    return types_of(model, **dims)
+
+
+def test_tensors_in_blocks_of_channels_have_types() -> None:
+    text = """
+        main (float[1, 12, 6, 8] x) => (y) <float[32, 16, 3, 3] w, float[32, 1, 3, 3] d>
+        {
+            a = c.ReorderInput <channels_last = 0> (x)
+            b = c.Conv <kernel_shape = [3, 3], activation = "Relu"> (a, w)
+            e = c.Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 32> (b, d)
+            f = c.MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (e)
+            g = c.Upsample <scales = [1, 1, 2, 2]> (f)
+            h = Add (g, e)
+            k = c.GlobalAveragePool (h)
+            y = c.ReorderOutput <channels = 20, channels_last = 0> (k)
+            z = c.ReorderOutput <channels = 20, channels_last = 1> (h)
+        }
+        """
+    found = infer_blocked(text)
+    assert found["a"] == (FLOAT, (1, 16, 6, 8))
+    assert found["b"] == found["e"] == found["g"] == found["h"] == (FLOAT, (1, 32, 4, 6))
+    assert found["f"] == (FLOAT, (1, 32, 2, 3))
+    assert found["y"] == (FLOAT, (1, 20, 1, 1))
+    assert found["z"] == (FLOAT, (1, 4, 6, 20))
+
+
+def test_what_is_put_into_blocks_keeps_its_dynamic_axes() -> None:
+    text = """
+        main (float[n, 12, h, 8] x, float[n, h, 8, 12] l) => (y) <float[16, 1, 3, 3] d>
+        {
+            a = c.ReorderInput <channels_last = 0> (x)
+            b = c.Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], group = 16> (a, d)
+            e = c.ReorderInput <channels_last = 1> (l)
+            f = c.Conv <kernel_shape = [3, 3], group = 16> (e, d)
+            y = c.ReorderOutput <channels = 12> (a)
+        }
+        """
+    found = infer_blocked(text)
+    assert found["a"] == found["e"] == (FLOAT, ("n", 16, "h", 8))
+    assert found["y"] == (FLOAT, ("n", 12, "h", 8))
+    assert infer_blocked(text, n=2, h=5)["b"] == (FLOAT, (2, 16, 5, 8))
+
+
+def test_how_far_channels_are_filled_up_is_not_guessed() -> None:
+    text = """
+        main (float[1, 12, 6, 8] x) => (y)
+        {
+            a = c.ReorderInput (x)
+            b = c.MaxPool <kernel_shape = [2, 2]> (a)
+            y = c.ReorderOutput <channels = 12> (b)
+        }
+        """
+    found = infer_blocked(text)
+    for name, sizes in (("a", (6, 8)), ("b", (5, 7))):
+        element, (batch, channels, *rest) = found[name][0], found[name][1] or ()
+        assert (element, batch, *rest) == (FLOAT, 1, *sizes)
+        assert not isinstance(channels, int)
+    assert found["y"] == (FLOAT, (1, 12, 5, 7))
+
+
+def test_operators_of_onnx_runtime_have_types_in_bodies_too() -> None:
+    text = """
+        main (float[1, 12, 6, 8] x, bool on) => (y) <float[16, 16, 1, 1] w>
+        {
+            y = If (on) <then_branch = yes () => (p) {
+                             a = c.ReorderInput (x)
+                             b = c.Conv <kernel_shape = [1, 1]> (a, w)
+                             p = c.ReorderOutput <channels = 9> (b) },
+                         else_branch = no () => (q) { q = c.ReorderOutput <channels = 9> (x) }>
+        }
+        """
+    found = infer_blocked(text)
+    assert found["b"] == (FLOAT, (1, 16, 6, 8))
+    assert found["p"] == found["q"] == found["y"] == (FLOAT, (1, 9, 6, 8))
+
+
+def test_products_with_packed_weights_have_types() -> None:
+    given = "float[n, 2, 64] x, uint8[96, 2, 16] b, float[192] s"
+    node = "com.microsoft.MatMulNBits <K = 64, N = 96, bits = 4, block_size = 32> (x, b, s)"
+    assert infer(f"main ({given}) => (y) {{ h = {node}  y = Neg (h) }}")["y"] == (FLOAT, ("n", 2, 96))
+
+
+@pytest.mark.parametrize(
+    ("product", "sizes"),
+    [("<transB = 1> (w, x)", (2, 5, 8)), ("<transA = 1> (t, w)", (2, 8, 3)), ("<transA = 1> (w, w)", (3, 3))],
+)
+def test_products_of_a_matrix_that_is_transposed_have_types(product: str, sizes: tuple[int, ...]) -> None:
+    given = "float[2, 8, 3] x, float[2, 5, 8] t"
+    text = f"main ({given}) => (y) {{ h = com.microsoft.FusedMatMul {product}  y = Neg (h) }}"
+    model = parser.parse_model(f"{HEADER} {text}")
+    weight = model.graph.initializer.add(name="w", data_type=FLOAT, dims=[5, 3])
+    weight.raw_data = bytes(60)
+    assert types_of(model)["y"] == (FLOAT, sizes)
+
+
 def test_bodies_have_types_too() -> None:
     text = """
         main (float[2, 3] x, bool c) => (y)

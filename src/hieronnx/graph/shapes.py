@@ -1,16 +1,14 @@
 """Inferring the types and shapes of a model's tensors, by onnx, on a copy without weights.
 
-The copy has nothing that onnx does not know: operators of ONNX Runtime, which writes what it optimized without shapes
-of inner tensors, are replaced by standard ones that give the same shapes, and what is computed of literals alone is
-computed, for onnx's inference follows only some of such numbers.
+In the copy standard operators stand in for those of ONNX Runtime, which writes what it optimized without types of inner
+tensors, and what is computed of literals alone is computed, for onnx's inference follows only some of such numbers.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,9 @@ from onnx import helper, numpy_helper
 
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.growth import LONGEST_SHAPE, MOST_NUMBERS, check_growth
-from hieronnx.graph.operators import BLOCKED_DOMAIN, SIZE_JOINING_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
 from hieronnx.graph.sizes import evaluate_size
+from hieronnx.graph.stand_ins import replace_operators
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bodies, walk_nodes
 
@@ -115,10 +114,11 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.Mode
         assert value.const_value is not None
         graph.initializer.append(ir.serde.serialize_tensor(value.const_value))
         graph.initializer[-1].name = value.name or ""
-    matrices = {value.name for value in initializers if value.name and len(value.shape or ()) == 2}
-    graph.node.extend(made for node in model.graph for made in _replace_node(ir.serde.serialize_node(node), matrices))
+    graph.node.extend(map(ir.serde.serialize_node, model.graph))
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
     graph.value_info.extend(map(ir.serde.serialize_value, typed))
+    shapes = {value.name: value.shape for value in initializers if value.name and value.shape is not None}
+    replace_operators(graph, {name: shape.numpy() for name, shape in shapes.items() if shape.is_static()})
     _hide_long_lists(graph)
     literals = _fold_literals(graph, model.opset_imports, {})
     for info in (*graph.input, *graph.output, *graph.value_info) if dims else ():
@@ -271,99 +271,3 @@ def _measure_range(given: Sequence[npt.NDArray[Any] | None]) -> float:
 def _is_short(tensor: onnx.TensorProto) -> bool:
     is_whole = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
     return is_whole and bool(np.prod(tensor.dims) <= _MOST_NUMBERS)
-
-
-# -- standard operators in place of ONNX Runtime's own ----------------------------------------------------
-
-_RUNTIME = "com.microsoft"
-
-_ALSO_LIKE_INPUT = {"SkipGroupNorm": 1, "SkipLayerNormalization": 3, "SkipSimplifiedLayerNormalization": 3}
-# Their first output has the shape of their first input, and the one above too, where it is there.
-_LIKE_INPUT = """
-    BiasAdd BiasGelu BiasSoftmax FastGelu Gelu GroupNorm QLinearLeakyRelu QLinearSigmoid QLinearSoftmax QuickGelu
-    RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm SkipLayerNormalization SkipSimplifiedLayerNormalization
-"""
-_SAME_SHAPE: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {name: (0, _ALSO_LIKE_INPUT.get(name, 0)) for name in _LIKE_INPUT.split()}
-)
-
-# The standard operator, and the inputs that it takes.
-_LIKE: Mapping[str, tuple[str, tuple[int, ...]]] = MappingProxyType(
-    {
-        "FusedConv": ("Conv", (0, 1, 2)),
-        "FusedGemm": ("Gemm", (0, 1, 2)),
-        **dict.fromkeys(("DynamicQuantizeMatMul", "GemmFastGelu"), ("MatMul", (0, 1))),
-        "QLinearAdd": ("Add", (0, 3)),
-        "QLinearMul": ("Mul", (0, 3)),
-    }
-)
-_LIKE_BLOCKED = frozenset({"AveragePool", "Conv", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
-
-
-def _replace_node(node: onnx.NodeProto, matrices: Collection[str]) -> Iterator[onnx.NodeProto]:
-    """Yield what stands in for a node: one or more nodes that make the same tensors, or the node itself.
-
-    `matrices` are the names of the initializers with two axes.
-    """
-    stand_ins: list[onnx.NodeProto] = []
-    if node.domain == BLOCKED_DOMAIN and node.op_type in _LIKE_BLOCKED:
-        stand_ins = _imitate(node, node.op_type, (0, 1, 2))
-    elif node.domain == BLOCKED_DOMAIN and node.op_type == "ReorderInput" and not node.attribute:
-        stand_ins = [helper.make_node("Identity", node.input[:1], node.output[:1])]
-    elif node.domain == _RUNTIME or node.op_type == "SimplifiedLayerNormalization":
-        stand_ins = _replace_runtime(node, matrices)
-    yield from stand_ins or [node]
-
-
-def _replace_runtime(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
-    if node.op_type in _SAME_SHAPE:
-        outputs = {node.output[o] for o in _SAME_SHAPE[node.op_type] if o < len(node.output)}
-        return [helper.make_node("Identity", node.input[:1], [made]) for made in sorted(outputs) if made]
-    if node.op_type in _LIKE:
-        return _imitate(node, *_LIKE[node.op_type])
-    if node.op_type in ("FusedMatMul", "TransposeMatMul"):
-        return _multiply(node, matrices)
-    if node.op_type == "MatMulIntegerToFloat":
-        return _rescale(_imitate(node, "MatMulInteger", (0, 1)), node, node.input[2:3])
-    if node.op_type == "QGemm":
-        return _rescale(_imitate(node, "Gemm", (0, 3)), node, node.input[1:2], node.input[7:9])
-    if node.op_type == "MultiHeadAttention" and all(node.input[1:3]) and len(node.input) > 2:
-        # Of the queries' length and the values' width.
-        return [helper.make_node("Einsum", [node.input[0], node.input[2]], node.output[:1], equation="bsh,bkv->bsv")]
-    if node.op_type == "GroupQueryAttention" and node.input[1]:
-        return [helper.make_node("Identity", node.input[:1], node.output[:1])]
-    return []
-
-
-def _imitate(node: onnx.NodeProto, op_type: str, inputs: tuple[int, ...]) -> list[onnx.NodeProto]:
-    taken = [node.input[position] for position in inputs if position < len(node.input)]
-    made = helper.make_node(op_type, taken, node.output[:1])
-    known = onnx.defs.get_schema(op_type).attributes
-    made.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
-    return [made]
-
-
-def _rescale(
-    made: list[onnx.NodeProto], node: onnx.NodeProto, scale: Sequence[str], result: Sequence[str] = ()
-) -> list[onnx.NodeProto]:
-    """Scale what is made of whole numbers to real ones, and to whole ones again where these result."""
-    whole, real = f"{node.output[0]}/whole", f"{node.output[0]}/real"
-    made[-1].output[0] = whole
-    if not all(result) or not result:
-        return [*made, helper.make_node("DequantizeLinear", [whole, *scale], node.output[:1])]
-    made.append(helper.make_node("DequantizeLinear", [whole, *scale], [real]))
-    return [*made, helper.make_node("QuantizeLinear", [real, *result], node.output[:1])]
-
-
-def _multiply(node: onnx.NodeProto, matrices: Collection[str]) -> list[onnx.NodeProto]:
-    """Write a product of transposed matrices as a sum over indices."""
-    flags = {attribute.name for attribute in node.attribute if attribute.i}
-    terms = []
-    for operand, axes in (("A", "ik"), ("B", "kj")):
-        pair = axes[::-1] if f"trans{operand}" in flags else axes
-        # Batch axes stand before the matrix, or between its rows and columns.
-        terms.append(f"{pair[0]}...{pair[1]}" if f"transBatch{operand}" in flags else f"...{pair}")
-    left, right = terms
-    if node.input[1] in matrices:  # inference wants as many axes under both ellipses
-        right = right.replace("...", "")
-    return [helper.make_node("Einsum", node.input[:2], node.output[:1], equation=f"{left},{right}->...ij")]

@@ -13,9 +13,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hieronnx.graph.operators import VIEW_OPS
+from hieronnx.graph.operators import LAYOUT_OPS, VIEW_OPS
 from hieronnx.hierarchy.records import BoundTensor, Call, CallId
 from hieronnx.tools.extract.source import Source
+
+# They give the values of what a call received in the form, or in the order in memory, in which its nodes read them.
+_FORM_OPS = VIEW_OPS | LAYOUT_OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +154,7 @@ def _look_through(source: Source, tensor: int, made: Collection[int], cut: Colle
     view, current, nodes = source.view, tensor, set[int]()
     while current not in cut and current not in made:
         producer = view.producers[current]
-        if producer is None or view.nodes[producer].op not in VIEW_OPS:
+        if producer is None or view.nodes[producer].op not in _FORM_OPS:
             return tensor, set()
         current, *others = view.nodes[producer].reads
         nodes.add(producer)

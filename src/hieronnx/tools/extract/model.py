@@ -93,8 +93,8 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     for tensor in part.inputs:
         if (info := types[tensor]) is None:
             raise HieronnxError(
-                f"the type of '{view.names[tensor]}', an input of the part, is neither in '{source.opened.name}' nor "
-                "can be inferred; add value_info to the file, as onnx.shape_inference does"
+                f"the type of '{view.names[tensor]}', an input of the part, is not in '{source.opened.name}', and "
+                f"cannot be inferred{_explain_unknown(source, types, tensor)}"
             )
         graph.input.append(info)
     graph.output.extend(types[tensor] or onnx.ValueInfoProto(name=view.names[tensor]) for tensor in part.outputs)
@@ -104,6 +104,20 @@ def build_model(source: Source, part: Part, types: ValueTypes) -> onnx.ModelProt
     functions = [source.opened.model.functions[name] for name, number in source.functions.items() if number in used]
     model.functions.extend(map(ir.serde.serialize_function, functions))
     return model
+
+
+def _explain_unknown(source: Source, types: ValueTypes, tensor: int) -> str:
+    """Say which operator the type of a tensor is lost at, and what to do."""
+    view, at = source.view, source.view.producers[tensor]
+    remedy = "declare it in the file's value_info"
+    while at is not None:
+        unknown = [t for t in view.nodes[at].reads if t not in view.constants and types[t] is None]
+        if not unknown:
+            node = view.nodes[at]
+            named = f" through the {node.op} that makes '{view.names[node.makes[0]]}'"
+            return f"{named}; extract from the file as it was before a tool wrote that operator, or {remedy}"
+        at = view.producers[unknown[0]]
+    return f"; {remedy}"
 
 
 def make_model(source: Source) -> onnx.ModelProto:

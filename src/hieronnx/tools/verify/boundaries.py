@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from hieronnx.errors import list_some
+from hieronnx.graph.operators import BLOCKED_DOMAIN
 from hieronnx.hierarchy.hierarchy import Hierarchy
-from hieronnx.hierarchy.records import BoundTensor, Call, CallId
+from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId
 from hieronnx.runtime.flattening import Flat
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -30,10 +31,20 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceValues:
-    """What the calls of one run of the reference exchanged, and the values by their keys."""
+    """What the calls of one run of the reference exchanged, and the values by their keys.
+
+    Attributes:
+        calls: What each call exchanged.
+        values: The values.
+        uncalled: What it means that a call is not among the calls.
+        explain_missing: Says of a call, and a place in what it returned, why there is no value; also given is whether
+            it is an output of the model.
+    """
 
     calls: Mapping[CallId, Exchanged]
     values: Mapping[Hashable, Array]
+    uncalled: str = "the reference does not call it on these inputs"
+    explain_missing: Callable[[CallId, str, bool], str] = lambda *_: "the reference returned no tensor there"
 
 
 @dataclass(slots=True)
@@ -61,10 +72,10 @@ def find_boundaries(
     """Find the tensors of a flat model that the reference has values of; `explain` says why a call has no nodes."""
     names = {(e.graph, e.name): e.exposed for e in flat.exposures if not e.repeats}
     names.update((("", value.name), value.name) for value in flat.model.graph.input)
-    looped = {(e.graph, e.name) for e in flat.exposures if e.repeats}
     produced = {name for node in flat.model.graph.node for name in node.output}
     found = Boundaries()
     working, own = hierarchy.working_calls, find_own(hierarchy)
+    explain_lost = _LostValues(hierarchy, flat, reference, names).explain
     for call in hierarchy.calls:
         exchanged = reference.calls.get(call.id)
         if exchanged is not None:
@@ -84,9 +95,9 @@ def find_boundaries(
         elif call.id not in own:
             found.skipped[call.id] = _explain_fused(hierarchy, call.id)
         elif exchanged is None:
-            found.skipped[call.id] = "the reference does not call it on these inputs"
+            found.skipped[call.id] = reference.uncalled
         else:
-            found.skipped[call.id] = _explain_lost(call, looped, found.received[call.id].keys(), names)
+            found.skipped[call.id] = explain_lost(call, found.received[call.id].keys())
     return found
 
 
@@ -121,19 +132,58 @@ def _bind_outputs(flat: Flat, values: NamedValues) -> list[tuple[str, str, Hasha
     return [(tensor, name, key) for tensor, (name, key) in zip(outputs, values.items(), strict=True)]
 
 
-def _explain_lost(
-    call: Call, looped: Iterable[tuple[str, str]], received: Set[str], names: Mapping[tuple[str, str], str]
-) -> str:
-    """Say why nothing that a call with nodes returned can be compared."""
-    if call.returned is None:
-        return "what it returned was not recorded: export records it, and annotate by value, outside loops"
-    if not call.returned:
-        return "it returns no tensor"
-    there = {(item.graph, item.tensor) for item in call.returned if item.tensor is not None}
-    if not there:
-        return "the file does not have what it returned: its work is one with that of what follows, or nobody reads it"
-    if not there.isdisjoint(looped):
-        return "it runs in a loop of the file"
-    if {names.get((graph, tensor or "")) for graph, tensor in there} & received:
-        return "it returns what it received"
-    return "what it returned is a constant of the file, or in a branch that is not taken"
+class _LostValues:
+    """Says why nothing that a call with nodes returned can be compared: what the file lacks, what the reference."""
+
+    def __init__(
+        self, hierarchy: Hierarchy, flat: Flat, reference: ReferenceValues, names: Mapping[tuple[str, str], str]
+    ) -> None:
+        self._hierarchy, self._reference, self._names = hierarchy, reference, names
+        graph = flat.model.graph
+        self._looped = {(e.graph, e.name) for e in flat.exposures if e.repeats}
+        self._constants = {tensor.name for tensor in graph.initializer}
+        self._inputs, self._outputs = ({value.name for value in values} for values in (graph.input, graph.output))
+        exchanged = reference.calls.get(ROOT)
+        self._returned_last = set() if exchanged is None else set(exchanged.returned.values())
+
+    def explain(self, call: Call, received: Set[str]) -> str:
+        """Say why of a call, by the tensors that it received; of each place, where the reasons are several."""
+        if call.returned is None:
+            return "what it returned was not recorded: export records it, and annotate by value, outside loops"
+        if not call.returned:
+            return "it returns no tensor"
+        reasons = {item.name: self._explain_place(call, item, received) for item in call.returned}
+        first = next(iter(reasons.values()))
+        if all(reason == first for reason in reasons.values()):
+            return first
+        return "; ".join(f"'{place}': {reason}" for place, reason in reasons.items())
+
+    def _explain_place(self, call: Call, item: BoundTensor, received: Set[str]) -> str:
+        key = self._reference.calls[call.id].returned.get(item.name)
+        if item.tensor is None:
+            return explain_untold("file", self._hierarchy, call.id == ROOT or key in self._returned_last)
+        place = item.graph, item.tensor
+        tensor = self._names.get(place)
+        if tensor is None:
+            if place in self._looped:
+                return "it runs in a loop of the file"
+            if not item.graph:
+                is_constant = item.tensor in self._constants
+                return f"what it returned is {'a constant' if is_constant else 'no tensor'} of the file"
+            return "what it returned is in a branch of the file that is not taken, or out of reach in a function"
+        if tensor in received:
+            return "it returns what it received"
+        if tensor in self._inputs:
+            return "it returns an input of the file"
+        return self._reference.explain_missing(call.id, item.name, tensor in self._outputs)
+
+
+def explain_untold(side: str, hierarchy: Hierarchy, is_output: bool) -> str:
+    """Say why the file, or the reference, does not tell which of its tensors a call returned, by its hierarchy."""
+    if is_output:  # it is there, and nothing follows
+        return f"the {side} does not tell which of its tensors is what it returned, an output of the model"
+    in_blocks = any(node.domain == BLOCKED_DOMAIN for node in hierarchy.nodes)
+    return (
+        f"the {side} does not have what it returned: its work is one with that of what follows, "
+        f"{'it is in blocks of channels alone, ' if in_blocks else ''}or nobody reads it"
+    )

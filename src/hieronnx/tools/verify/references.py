@@ -12,7 +12,7 @@ from hieronnx.errors import InputError, describe_error
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.runtime.sessions import Runner
-from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, find_boundaries
+from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, explain_untold, find_boundaries
 from hieronnx.tools.verify.deviation import fit
 from hieronnx.tools.verify.judging import Noise
 from hieronnx.tools.verify.observing import Observation
@@ -113,7 +113,20 @@ class FileReference:
             return {name: key for name, key in keys.items() if key in values}
 
         calls = {c.id: Exchanged(name_all(c.received), name_all(c.returned)) for c in self._hierarchy.calls}
-        return ReferenceValues(calls, values)
+        return ReferenceValues(calls, values, "the reference has no such call", self._explain_missing)
+
+    def _explain_missing(self, call: CallId, place: str, is_output: bool) -> str:
+        returned = self._hierarchy.call_by_id[call].returned
+        if returned is None:
+            return "what it returned was not recorded in the reference"
+        item = next((item for item in returned if item.name == place), None)
+        if item is None:
+            return "the reference returned no tensor there"
+        if item.tensor is None:
+            return explain_untold("reference", self._hierarchy, is_output)
+        if item.graph:
+            return "what it returned is in a branch of the reference that is not taken, or out of reach in a function"
+        return "what it returned is a constant of the reference, or no tensor there"
 
     def _fit(self, sample: Sample) -> dict[str, Array]:
         """Return the inputs in the types that this file takes: one of the two may take half floats."""

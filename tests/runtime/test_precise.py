@@ -145,3 +145,88 @@ def test_a_bound_below_stays_one() -> None:
 def test_what_cannot_be_undone_is_told() -> None:
     node = helper.make_node("QAttention", ["x"], ["y"], domain="com.microsoft")
     assert find_unknown(build([node], TensorProto.FLOAT)) == {"QAttention"}
+
+
+# -- constants that are no initializers ----------------------------------------------------------------------------
+
+
+def as_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model with Constants in place of initializers."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    held = [helper.make_node("Constant", [], [t.name], value=t) for t in model.graph.initializer]
+    nodes = onnx.GraphProto(node=[*held, *model.graph.node])
+    del made.graph.node[:], made.graph.initializer[:]
+    made.graph.node.extend(nodes.node)
+    return made
+
+
+@pytest.mark.parametrize("singles", [False, True])
+@pytest.mark.parametrize("make", [half, dynamic, static])
+def test_constants_are_moved_as_weights_are(make: object, singles: bool) -> None:
+    assert callable(make)
+    x = X.astype(np.float16) if make is half else X
+    model = make()
+    exact = run(make_precise(model), x)
+    np.testing.assert_array_equal(run(make_precise(as_constants(model)), x), exact)
+    noises = []
+    for form in (model, as_constants(model)):
+        draws = [run(dither(make_precise(form), singles=singles, draw=draw), x) for draw in range(8)]
+        noises.append(np.sqrt(np.mean((np.array(draws) - exact) ** 2)))
+    assert noises[0] > 0
+    assert 0.7 < noises[1] / noises[0] < 1.4
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.FLOAT])
+def test_a_constant_that_is_given_back_is_moved_under_its_name(kind: int) -> None:
+    value = numpy_helper.from_array(WEIGHT.astype(helper.tensor_dtype_to_np_dtype(kind)))
+    model = build([helper.make_node("Constant", [], ["y"], value=value)], kind)
+    x = X.astype(helper.tensor_dtype_to_np_dtype(kind))
+    exact = run(make_precise(model), x)
+    np.testing.assert_array_equal(exact, numpy_helper.to_array(value))
+    assert 0 < np.abs(run(dither(make_precise(model), singles=True), x) - exact).max() < 2e-3
+
+
+def test_a_single_number_in_a_constant_stays() -> None:
+    for value in ({"value_float": 0.3}, {"value": numpy_helper.from_array(np.array([0.3], np.float32))}):
+        nodes = [helper.make_node("Constant", [], ["e"], **value), helper.make_node("Mul", ["x", "e"], ["y"])]
+        model = build(nodes, TensorProto.FLOAT, w=WEIGHT)
+        model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.DOUBLE, [4, 8]))
+        model.graph.node[1].input[0] = "single"
+        model.graph.node.insert(0, helper.make_node("Cast", ["x"], ["single"], to=TensorProto.FLOAT))
+        x = X.astype(np.float64)
+        np.testing.assert_array_equal(run(dither(make_precise(model), singles=True), x), run(model, x))
+
+
+def test_what_a_constant_must_not_become() -> None:
+    """A mask of infinities, a whole exponent and a size stay as they are."""
+    mask = np.where(WEIGHT > 0, np.float16(0), np.float16(-np.inf))
+    nodes = [
+        helper.make_node("Constant", [], ["m"], value=numpy_helper.from_array(mask[:4])),
+        helper.make_node("Constant", [], ["e"], value=numpy_helper.from_array(np.float16(2))),
+        helper.make_node("Constant", [], ["s"], value=numpy_helper.from_array(np.array([4, 8], np.int64))),
+        helper.make_node("Pow", ["x", "e"], ["p"]),
+        helper.make_node("Add", ["p", "m"], ["a"]),
+        helper.make_node("Reshape", ["a", "s"], ["y"]),
+    ]
+    moved = run(dither(make_precise(build(nodes, TensorProto.FLOAT16)), singles=False), X.astype(np.float16))
+    np.testing.assert_array_equal(np.isneginf(moved), np.isneginf(mask[:4]))
+    assert not np.isnan(moved).any()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_constant_in_a_body_is_moved(inside: bool) -> None:
+    table = helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(WEIGHT.astype(np.float16)))
+    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [4, 8]) for name in ("h", "g")]
+    condition = [helper.make_tensor_value_info(name, TensorProto.BOOL, []) for name in ("c", "d")]
+    step = helper.make_tensor_value_info("i", TensorProto.INT64, [])
+    nodes = [helper.make_node("MatMul", ["h", "w"], ["g"]), helper.make_node("Identity", ["c"], ["d"])]
+    body = helper.make_graph(
+        [table, *nodes] if inside else nodes, "b", [step, condition[0], value[0]], [condition[1], value[1]]
+    )
+    loop = helper.make_node("Loop", ["n", "", "h0"], ["y"], body=body)
+    cast = helper.make_node("Cast", ["x"], ["h0"], to=TensorProto.FLOAT16)
+    model = build([cast, loop] if inside else [cast, table, loop], TensorProto.FLOAT, n=np.array(1, np.int64))
+    exact, moved = (run(m, X) for m in (make_precise(model), dither(make_precise(model), singles=False)))
+    np.testing.assert_allclose(exact, X.astype(np.float64) @ WEIGHT.astype(np.float16), rtol=1e-4, atol=1e-5)
+    assert 0 < np.abs(moved - exact).max() < 1e-2

@@ -51,14 +51,20 @@ def _kept_buffers(model: nn.Module) -> Iterator[None]:
                     buffer.copy_(copy)
 
 
+def take_mode(request: ExportRequest, exporter: str) -> TrainingMode:
+    """Put the model into the mode that an exporter exports it in; return the one that was asked of torch."""
+    mode: TrainingMode = request.options.get("training", TrainingMode.EVAL)
+    if exporter == "torchscript" and mode != TrainingMode.PRESERVE and hasattr(request.model, "training"):
+        request.model.train(mode == TrainingMode.TRAINING)
+    return mode
+
+
 def settle_mode(request: ExportRequest, exporter: str, *, train: bool) -> bool:
     """Say whether the export is of a model that trains, with a warning where nobody asked for that.
 
     torch's TorchScript exporter exports in eval mode unless it is told otherwise; what is run afterwards is run so.
     """
-    mode = request.options.get("training", TrainingMode.EVAL)
-    if exporter == "torchscript" and mode != TrainingMode.PRESERVE and hasattr(request.model, "training"):
-        request.model.train(mode == TrainingMode.TRAINING)
+    mode = take_mode(request, exporter)
     training = [path for path, module in request.model.named_modules() if getattr(module, "training", False)]
     if training and not train and mode == TrainingMode.EVAL:
         what = "the model is" if training[0] == "" else f"'{training[0]}' is"

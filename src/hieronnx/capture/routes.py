@@ -11,7 +11,9 @@ from hieronnx.capture import guard
 from hieronnx.capture.arguments import bind_arguments
 from hieronnx.capture.captured import Captured, ExportRequest
 from hieronnx.capture.dynamic import advise_on
+from hieronnx.capture.eager import untouched
 from hieronnx.capture.guard import TorchFailedError, newer_than_tested, older_than_tested
+from hieronnx.capture.modes import take_mode
 from hieronnx.capture.unsupported import OTHER, advise_operators, describe_failure
 from hieronnx.errors import ExportError, HieronnxError, describe_error, innermost
 
@@ -38,7 +40,30 @@ def capture(
                 _LOG.warning("dynamo could not export the model (%s); trying TorchScript", reason)
     if any(isinstance(innermost(failure), TypeError) for failure in failures.values()):
         bind_arguments(request.model, request.args, request.kwargs)
+    if (own := _find_own_failure(request, names[0])) is not None:
+        reason = describe_error(innermost(own))
+        raise ExportError(
+            f"the model itself cannot run on these inputs ({reason}); give others, or correct it"
+        ) from own
     raise explain_failure(failures, advise_on(request, failures.get("dynamo"))) from next(iter(failures.values()))
+
+
+def _find_own_failure(request: ExportRequest, exporter: str) -> Exception | None:
+    """Run the model in the mode that it was to be exported in; return what it raises itself, without an exporter."""
+    take_mode(request, exporter)
+    failure: Exception | None = None
+    try:
+        with untouched(request.model, request.args, request.kwargs) as (args, kwargs):
+            try:
+                request.model(*args, **kwargs)
+            except MemoryError:
+                raise
+            except Exception as error:
+                failure = error
+    except Exception as error:  # the run says nothing: inputs that cannot be copied, no memory for it
+        _LOG.debug("the model was not run by itself: %s", describe_error(error))
+        return None
+    return failure
 
 
 def _was_interrupted(error: BaseException | None) -> bool:
@@ -103,7 +128,7 @@ def _clear(request: ExportRequest) -> None:
 def explain_failure(failures: Mapping[str, BaseException], advice: str = "") -> ExportError:
     """Make one error of what each route said."""
     causes = "; ".join(f"{name}: {describe_failure(error)}" for name, error in failures.items())
-    remedy = "run the model itself on these inputs first; if that works, try other example inputs or another opset"
+    remedy = "try other example inputs or another opset"
     if len(failures) == 1:
         other = OTHER[next(iter(failures))]
         remedy = f"try --exporter {other} (exporter='{other}')"

@@ -23,6 +23,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from hieronnx.graph.walks import proto_bodies
 from hieronnx.hierarchy.categories import category_of
+from hieronnx.runtime.constants import hold_constants
 from hieronnx.runtime.unrounded import MADE, undo_rounding
 
 _HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -46,7 +47,8 @@ def make_precise(
 
     Options are those of `undo_rounding`.
     """
-    wide = _widen(model) if _has_half(model) else model
+    held = hold_constants(model)
+    wide = _widen(held) if _has_half(held) else held
     made = undo_rounding(wide, is_lifted=is_lifted, keeps_ranges=keeps_ranges)
     for node in made.graph.node:
         if node.op_type == _FEW_BITS:  # it may round what it multiplies its weights with
@@ -72,17 +74,14 @@ def find_unknown(precise: onnx.ModelProto) -> frozenset[str]:
 
 
 def dither(precise: onnx.ModelProto, *, singles: bool, draw: int = 0) -> onnx.ModelProto:
-    """Return a precise model with its rounded weights moved by half a step at most, at random.
+    """Return a precise model with its rounded weights and constants moved by half a step at most, at random.
 
     `singles` says whether weights and inputs in single precision count as rounded, too; each `draw` is another.
     """
-    made = onnx.ModelProto()
-    made.CopyFrom(precise)
-    del made.graph.node[:]
-    moving = _Moving(precise, singles, draw)
-    made.graph.node.extend(step for node in precise.graph.node for step in moving.rewrite(node))
-    head = list(moving.steps)
-    body = onnx.GraphProto(node=[*head, *made.graph.node])
+    made = hold_constants(precise)
+    moving = _Moving(made, singles, draw)
+    nodes = [step for node in made.graph.node for step in moving.rewrite(node)]
+    body = onnx.GraphProto(node=[*moving.steps, *nodes])
     del made.graph.node[:]
     made.graph.node.extend(body.node)
     return made

@@ -15,6 +15,7 @@ from functools import cached_property
 import onnx
 
 from hieronnx.graph.walks import proto_bodies
+from hieronnx.runtime.constants import read_constant
 from hieronnx.runtime.flattening import rename_node
 
 _HALF = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
@@ -78,8 +79,10 @@ class SliceGraph:
         return tensor in self._initializers or tensor in self._sparse_initializers
 
     def is_half(self, tensor: str) -> bool:
-        """Say whether a tensor is an initializer in half precision."""
+        """Say whether a tensor is an initializer or a constant in half precision."""
         held = self._initializers.get(tensor)
+        if held is None and tensor in self.producers:
+            held = read_constant(self.nodes[self.producers[tensor]])
         return held is not None and held.data_type in _HALF
 
     def is_rounded(self, node: int) -> bool:

@@ -22,6 +22,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from hieronnx.graph.operators import LOOKUP_OPS
+from hieronnx.runtime.constants import hold_constants
 
 _LOWEST = {TensorProto.UINT8: 0, TensorProto.INT8: -128, TensorProto.UINT16: 0, TensorProto.INT16: -32768}
 """The types in few bits, and the lowest number of each."""
@@ -74,8 +75,9 @@ def list_limited(model: onnx.ModelProto) -> frozenset[str]:
 
     A Relu was merged into them, or they had none when the file was calibrated: the file does not tell.
     """
-    rewriting = _Rewriting(model)
-    for node in model.graph.node:
+    held = hold_constants(model)
+    rewriting = _Rewriting(held)
+    for node in held.graph.node:
         for _ in rewriting.rewrite(node):
             pass
     return frozenset(rewriting.limited)

@@ -25,8 +25,9 @@ from hieronnx.tools.carry.carrying import Transfer
 from hieronnx.tools.carry.pair import Pair
 from hieronnx.tools.precision.accounting import ToolReach, count_bits, report_precision
 from hieronnx.tools.precision.calibration import Calibration, list_runs
-from hieronnx.tools.precision.four_bits import name_products, quantize_to_four_bits, separate_weights
+from hieronnx.tools.precision.four_bits import name_products, quantize_to_four_bits, separate_transposed
 from hieronnx.tools.precision.half import convert_to_half
+from hieronnx.tools.precision.own_weights import find_sources, join_weights, separate_weights
 from hieronnx.tools.precision.result import PrecisionReport
 from hieronnx.tools.running import (
     calling,
@@ -34,7 +35,6 @@ from hieronnx.tools.running import (
     copy_permissions,
     declare_types,
     has_external_data,
-    load_floats,
     look_through_copies,
     run_tool,
 )
@@ -86,9 +86,10 @@ def run_quantizer(
     check_known("tool", tool, QUANTIZERS)
     patterns = [exclude] if isinstance(exclude, str) else exclude
     translated = translate_options(tool, options)
+    sources: set[NodeKey] = set()
 
     def examine(pair: Pair, moved: Transfer) -> PrecisionReport:
-        excluded = {node.key for node in choose_nodes(pair.hierarchy, patterns)[0]}
+        excluded = {node.key for node in choose_nodes(pair.hierarchy, patterns)[0]} | sources
         return report_precision(pair, moved, describe_reach(tool, translated, excluded))
 
     def run(source: Path, made: Path, hierarchy: Hierarchy) -> Iterator[str]:
@@ -101,10 +102,14 @@ def run_quantizer(
                 f"'{inner.name or inner.output}' of '{inner.scope}' is; exclude other modules"
             )
         feeds = read_samples(source, calibration, random_calibration)
-        copy = copy_for_tool(source, made.with_name("copy"), {node.key for node in nodes})
+        chosen = {node.key for node in nodes}
+        sources.update(find_sources(source, chosen))
+        copy = copy_for_tool(source, made.with_name("copy"), chosen | sources)
         if tool != "fp16":
             look_through_copies(copy.path)
+        copies = separate_weights(copy.path, copy.chosen)
         QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translated)
+        join_weights(made, copies)
         if shared:
             names = list_some([node.name or node.output for node in shared], 3)
             yield f"{len(shared)} of the nodes left in float work for other calls, too: {names}"
@@ -234,7 +239,7 @@ def _quantize_dynamic(source: Path, target: Path, excluded: list[str], feeds: li
     if feeds:
         raise InputError("dynamic quantization finds ranges as it runs; it takes no calibration inputs")
     external = has_external_data(source)
-    separate_weights(source)
+    separate_transposed(source)
     declare_types(source)
     names = [*name_products(source, excluded), *_name_computed(source)]
     with calling("'dynamic'"), _without_advice():
@@ -299,28 +304,25 @@ def _quantize_static(source: Path, target: Path, excluded: list[str], feeds: lis
 
 
 def _restore_inputs(source: Path, target: Path, excluded: Sequence[str]) -> None:
-    """Let nodes that stay in float read what they read before, where that is in float as well.
+    """Let nodes that stay in float read what others of them made, not what is left of it after a rounding.
 
     The tool quantizes a tensor for one of its readers, and all of them read the result.
     """
     if not excluded:
         return
     before, after = (onnx.load(path, load_external_data=False) for path in (source, target))
-    names, initializers = set(excluded), {tensor.name for tensor in before.graph.initializer}
+    names = set(excluded)
     old = {node.name: node for node in before.graph.node if node.name in names}
-    restorable = initializers | {output for node in old.values() for output in node.output}
-    restored = set()
+    made = {output for node in old.values() for output in node.output}
+    changed = False
     for node in after.graph.node:
         for position, name in enumerate(old[node.name].input if node.name in old else ()):
-            if node.input[position] != name and name in restorable:
+            if node.input[position] != name and name in made:
                 node.input[position] = name
-                restored.add(name)
-    if not restored:
-        return
-    missing = (restored & initializers) - {tensor.name for tensor in after.graph.initializer}
-    after.graph.initializer.extend(load_floats(source, missing).values())
-    _remove_unread(after.graph, "DequantizeLinear")
-    target.write_bytes(after.SerializeToString())
+                changed = True
+    if changed:
+        _remove_unread(after.graph, "DequantizeLinear")
+        target.write_bytes(after.SerializeToString())
 
 
 def _remove_unread(graph: onnx.GraphProto, op_type: str) -> None:

@@ -33,7 +33,7 @@ def quantize_to_four_bits(
     if block_size < 16 or block_size & (block_size - 1):
         raise InputError(f"a block has {block_size} weights; it must be a power of two, and 16 at least")
     external = has_external_data(source)
-    separate_weights(source)
+    separate_transposed(source)
     names = name_products(source, excluded)
     with calling("'int4'"):
         quantizer = _import_quantizer()
@@ -81,7 +81,7 @@ def name_products(source: Path, excluded: Sequence[str]) -> list[str]:
     return [*excluded, *(f"{name}_MatMul" for name in gemms if name in chosen)]
 
 
-def separate_weights(source: Path) -> None:
+def separate_transposed(source: Path) -> None:
     """Give each Gemm that reads its weight transposed a weight of its own.
 
     The tool transposes that weight in its place, for each Gemm once, whoever else reads it.

@@ -644,6 +644,20 @@ def test_embeddings_in_four_bits_if_asked_for(tmp_path: Path) -> None:
     assert np.isfinite(outputs(tmp_path / "q.onnx")[0]).all()
 
 
+@pytest.mark.parametrize("operators", [["MatMul", "Gather"], ["MatMul"]])
+def test_a_matrix_that_is_looked_up_as_well_is_in_four_bits_for_each(operators: list[str], tmp_path: Path) -> None:
+    text = "net (int64[3] i, float[3, 32] x) => (float[3, 32] y) { r = Gather(w, i)  m = MatMul(x, w)  y = Add(r, m) }"
+    model = annotated(text, ["words", "head", ""])
+    weight = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    hieronnx.quantize(model, output=tmp_path / "q.onnx", tool="int4", operators=operators)
+    feeds = {"i": np.array([3, 1, 2]), "x": np.eye(3, 32, dtype=np.float32)}
+    (given,) = ort.InferenceSession(tmp_path / "q.onnx").run(None, feeds)
+    assert np.abs(given - weight[[3, 1, 2]] - weight[:3]).max() < 0.5
+    floats = {tensor.name for tensor in onnx.load(tmp_path / "q.onnx").graph.initializer if len(tensor.dims) == 2}
+    assert ("w" in floats) == ("Gather" not in operators)
+
+
 def test_what_is_in_four_bits_can_be_verified_and_searched(tmp_path: Path) -> None:
     source = export_ours("bert", "torchscript")
     result = hieronnx.quantize(source, output=tmp_path / "q.onnx", tool="int4", target="cosine>=0.5")

@@ -107,7 +107,7 @@ def run_quantizer(
         copy = copy_for_tool(source, made.with_name("copy"), chosen | sources)
         if tool != "fp16":
             look_through_copies(copy.path)
-        copies = separate_weights(copy.path, copy.chosen)
+        copies = separate_weights(copy.path, lambda node: node.name in copy.chosen, "float") if copy.chosen else {}
         QUANTIZERS[tool](copy.path, made, copy.chosen, feeds, **translated)
         join_weights(made, copies)
         if shared:

@@ -17,6 +17,7 @@ from hieronnx.errors import InputError, require
 from hieronnx.files.wire import read_skeleton
 from hieronnx.graph.walks import proto_bodies, walk_bodies
 from hieronnx.runtime.inputs import Feeds
+from hieronnx.tools.precision.own_weights import join_weights, separate_weights
 from hieronnx.tools.running import calling, has_external_data, save_model
 
 _BLOCK = 32
@@ -34,6 +35,8 @@ def quantize_to_four_bits(
         raise InputError(f"a block has {block_size} weights; it must be a power of two, and 16 at least")
     external = has_external_data(source)
     separate_transposed(source)
+    # Rows that are looked up are quantized in another way than matrices, and would get the same name.
+    copies = separate_weights(source, lambda node: node.op_type == "Gather", "rows")
     names = name_products(source, excluded)
     with calling("'int4'"):
         quantizer = _import_quantizer()
@@ -45,6 +48,7 @@ def quantize_to_four_bits(
         made.process()
     _drop_repeated(made.model.model.graph)
     save_model(made.model.model, target, external=external)
+    join_weights(target, copies)
 
 
 def _import_quantizer() -> Any:

@@ -13,7 +13,7 @@ name, or gives way to the weight where that is still in the file as it was::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -43,39 +43,37 @@ class _Made(NamedTuple):
     node: onnx.NodeProto
 
 
-_Scope: TypeAlias = Mapping[str, _Held | _Made | None]
+_Visible: TypeAlias = Mapping[str, _Held | _Made | None]
 """What the names are that a graph can read; None for what is given where it runs."""
 
 
 def find_sources(path: Path, chosen: Collection[NodeKey]) -> set[NodeKey]:
     """Return the nodes that give chosen ones of a model a weight in another form, or a constant."""
     found: set[NodeKey] = set()
-    for made, scope in _walk(read_skeleton(path).graph):
+    for made, visible in _walk(read_skeleton(path).graph):
         if made.key in chosen:
             for name in made.node.input:
-                found.update(_list_way(name, scope))
+                found.update(_list_way(name, visible))
     return found
 
 
-def separate_weights(path: Path, chosen: Collection[str]) -> dict[str, str]:
-    """Give the nodes of these names copies of the weights that others read, too; return whose copy each name is."""
-    if not chosen:
-        return {}
+def separate_weights(path: Path, is_chosen: Callable[[onnx.NodeProto], bool], suffix: str) -> dict[str, str]:
+    """Give chosen nodes copies of the weights that others read, too; return whose copy each name is."""
     model = onnx.load(path, load_external_data=False)
     readers: defaultdict[tuple[int, str], list[onnx.NodeProto]] = defaultdict(list)
     weights: dict[tuple[int, str], _Held] = {}
-    for made, scope in _walk(model.graph):
+    for made, visible in _walk(model.graph):
         for name in dict.fromkeys(made.node.input):
-            if isinstance(held := scope.get(name), _Held):
+            if isinstance(held := visible.get(name), _Held):
                 weights[id(held.graph), name] = held
                 readers[id(held.graph), name].append(made.node)
     taken, copies = _list_names(model.graph), dict[str, str]()
     for key, (graph, tensor) in weights.items():
-        own = [node for node in readers[key] if node.name in chosen]
+        own = [node for node in readers[key] if is_chosen(node)]
         if own and len(own) < len(readers[key]):
             copied = graph.initializer.add()
             copied.CopyFrom(tensor)
-            names = chain([f"{tensor.name}/float"], (f"{tensor.name}/float_{number}" for number in count(1)))
+            names = chain([f"{tensor.name}/{suffix}"], (f"{tensor.name}/{suffix}_{number}" for number in count(1)))
             copied.name = next(name for name in names if name not in taken)
             taken.add(copied.name)
             copies[copied.name] = tensor.name
@@ -110,23 +108,23 @@ def join_weights(path: Path, copies: Mapping[str, str]) -> None:
     path.write_bytes(model.SerializeToString())
 
 
-def _walk(graph: onnx.GraphProto, key: str = "", outside: _Scope | None = None) -> Iterator[tuple[_Made, _Scope]]:
+def _walk(graph: onnx.GraphProto, key: str = "", outside: _Visible | None = None) -> Iterator[tuple[_Made, _Visible]]:
     """Yield each node of a graph and of the bodies in it, with what the names are that it can read."""
-    scope: dict[str, _Held | _Made | None] = dict(outside or {})
+    visible: dict[str, _Held | _Made | None] = dict(outside or {})
     nodes = [_Made((key, first_name(node.output)), node) for node in graph.node]
-    scope |= {tensor.name: _Held(graph, tensor) for tensor in graph.initializer}
-    scope |= {name: made for made in nodes for name in made.node.output}
-    scope |= {value.name: None for value in graph.input}  # an initializer that is one may be replaced
+    visible |= {tensor.name: _Held(graph, tensor) for tensor in graph.initializer}
+    visible |= {name: made for made in nodes for name in made.node.output}
+    visible |= {value.name: None for value in graph.input}  # an initializer that is one may be replaced
     for made in nodes:
-        yield made, scope
+        yield made, visible
         for label, body in proto_bodies(made.node):
-            yield from _walk(body, body_key(key, made.key[1], label), scope)
+            yield from _walk(body, body_key(key, made.key[1], label), visible)
 
 
-def _list_way(name: str, scope: _Scope) -> list[NodeKey]:
+def _list_way(name: str, visible: _Visible) -> list[NodeKey]:
     """Return the nodes on the way from a weight or a constant to a tensor; none if it is not one in another form."""
     way = []
-    while isinstance(source := scope.get(name), _Made):
+    while isinstance(source := visible.get(name), _Made):
         way.append(source.key)
         if source.node.op_type == "Constant":
             return way

@@ -157,7 +157,6 @@ class _Watcher:
         """Write the running call into an FX node, unless the node was made from one that has it."""
         if node.op in ("placeholder", "output"):
             return
-        self.values.note_view(node)
         custom = node.meta.get("custom") or {}
         # torch traces a body again, more than once, from the code that it generated for it, and gives its nodes what is
         # known of the operator that has the body; the line that is being run leads to the node that they come from.
@@ -330,12 +329,6 @@ class _FxValues:
             if (view := find_view(new)) is not None:
                 self._views.setdefault(view, self._number_of(new))
 
-    def note_view(self, node: torch.fx.Node) -> None:
-        """Number a node that shows what one that is followed shows: that one may be left out, and this one not."""
-        view = find_view(node) if self._views else None
-        if view is not None and view in self._views and not is_written_between(view.base, node):
-            self._same_views[self._views[view]].append(self._number_of(node))
-
     def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
 
@@ -350,10 +343,22 @@ class _FxValues:
     def keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
         self._values = {}  # the main graph comes last
         for node in graph.nodes:
+            self._note_view(node)
             number = node.meta.get(_NUMBER_KEY)
             # Nodes that torch adds may have the metadata of others; parameters get theirs back after a new trace.
             if number is not None and node.name in values and (node is self._nodes[number] or node.op == "placeholder"):
                 self._values[number] = values[node.name]
+
+    def _note_view(self, node: torch.fx.Node) -> None:
+        """Number a node that shows what one that is followed shows: that one may be left out, and this one not."""
+        view = find_view(node) if self._views else None
+        followed = None if view is None else self._views.get(view)
+        if view is None or followed is None or is_written_between(view.base, node):
+            return
+        if self._nodes[self._number_of(node)] is not node:  # it has the metadata of another
+            del node.meta[_NUMBER_KEY]
+        if (number := self._number_of(node)) != followed:
+            self._same_views[followed].append(number)
 
     def keep_raw(self, tensors: Mapping[ir.Value, int]) -> None:
         """Find the values in the raw graph, whose tensors these are."""

@@ -9,7 +9,7 @@ what is kept:
 or what torch made again from the same tensor, as it does with views of what is written to:
 
     silu ─┬─ split ─ getitem          what a call received, and torch leaves out
-          └─ split_1 ─ getitem_1 ─ conv
+          └─ split_1 ─ getitem_1 ─ conv          or a slice, that shows the same
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _JOINS = frozenset({_ATEN.cat, _ATEN.stack})
 
 
 class FxView(NamedTuple):
-    """A view of a node's tensor: the operations that were done to get there, the last one first."""
+    """A view of a node's tensor: which of its elements it shows, in which form."""
 
     base: torch.fx.Node
-    steps: tuple[tuple[str, ...], ...]
+    layout: Hashable
 
 
 def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -61,13 +61,16 @@ def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def find_view(node: torch.fx.Node) -> FxView | None:
-    """Return what a node shows of which node's tensor; None if it computes something."""
-    steps: list[tuple[str, ...]] = []
-    base = node
+    """Return what a node shows of which node's tensor; None if it computes something, or is not known to.
+
+    Other operations may lead to the same view: a piece of a split is a slice.
+    """
+    base, value = node, node.meta.get("val")
     while isinstance(source := base.args[0] if base.args else None, torch.fx.Node) and is_view(base):
-        steps.append((str(base.target), repr(base.args[1:]), repr(base.kwargs)))
         base = source
-    return FxView(base, tuple(steps)) if steps else None
+    if base is node or not isinstance(value, torch.Tensor):
+        return None
+    return FxView(base, (_read_type(node), *map(str, value.stride()), str(value.storage_offset())))
 
 
 def is_written_between(first: torch.fx.Node, last: torch.fx.Node) -> bool:

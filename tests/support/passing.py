@@ -301,6 +301,20 @@ class PiecesInPlace(nn.Module):
         return self.narrow(left) + self.narrow(right) + self.turned(h.t()[1:]) + self.narrow(h[:, 1:3])
 
 
+class SameView(nn.Module):
+    """Gives the same form of a tensor that was written to, made by two operations, to two modules, and writes again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.act, self.first, self.second = Affine(), nn.SiLU(inplace=True), Affine(), Affine()
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.act(self.inner(x))
+        y = self.first(h.unsqueeze(0)) + self.second(h.view(1, 3, 4))
+        h[0] = 0
+        return y + self.first(h.unsqueeze(0))
+
+
 class State(nn.Module):
     """Hands what a cell returned to its next call; the exporters see the inside of the cell."""
 
@@ -345,6 +359,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         Hooked,
         Pieces,
         PiecesInPlace,
+        SameView,
         State,
         Branches,
     )

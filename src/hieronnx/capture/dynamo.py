@@ -282,10 +282,13 @@ class _FxValues:
         """For each number the one of the node that stands for its tensor since torch traced it again."""
         self._originals: dict[int, int] = {}
         """For the number of a node since then that of an earlier one with the same values."""
-        self._views: dict[FxView, int] = {}
+        self._views: dict[FxView, list[tuple[FxView, int]]] = defaultdict(list)
         """The numbers of nodes since then that show a part of another node's tensor, or all in another form."""
-        self._same_views: dict[int, list[int]] = defaultdict(list)
-        """For such a number those of the nodes that show the same: torch makes views again when it needs them."""
+        self._same_views: dict[int, list[tuple[bool, int]]] = defaultdict(list)
+        """For such a number those of the nodes that show the same, for torch makes views again when it needs them.
+
+        Each with whether it was made by other operations.
+        """
         self._line: torch.fx.Node | None = None
         """The node whose line of generated code made the latest node."""
         self._values: dict[int, Any] = {}
@@ -327,7 +330,7 @@ class _FxValues:
             if (original := find_original(new)) is not None:
                 self._originals[self._number_of(new)] = self._number_of(original)
             if (view := find_view(new)) is not None:
-                self._views.setdefault(view, self._number_of(new))
+                self._views[view].append((view, self._number_of(new)))
 
     def follow_line(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
         """Follow a node whose line of generated code is being run to the node that this makes, if it is the only one.
@@ -352,13 +355,12 @@ class _FxValues:
     def _note_view(self, node: torch.fx.Node) -> None:
         """Number a node that shows what one that is followed shows: that one may be left out, and this one not."""
         view = find_view(node) if self._views else None
-        followed = None if view is None else self._views.get(view)
-        if view is None or followed is None or is_written_between(view.base, node):
+        if view is None or view not in self._views or is_written_between(view.base, node):
             return
         if self._nodes[self._number_of(node)] is not node:  # it has the metadata of another
             del node.meta[_NUMBER_KEY]
-        if (number := self._number_of(node)) != followed:
-            self._same_views[followed].append(number)
+        for followed, number in self._views[view]:
+            self._same_views[number].append((followed.operations != view.operations, self._number_of(node)))
 
     def keep_raw(self, tensors: Mapping[ir.Value, int]) -> None:
         """Find the values in the raw graph, whose tensors these are."""
@@ -375,7 +377,7 @@ class _FxValues:
         while number in self._retraced:
             number = self._retraced[number]
             tensor = self._tensors.get(number, tensor)
-        same = self._same_views.get(number, ())
-        others = (t for other in same if tensor is None and (t := self.find_tensor(other)) is not None)
-        tensor = next(others, tensor)
+        if tensor is None:
+            same = (self._tensors.get(other) for _, other in sorted(self._same_views.get(number, ())))
+            tensor = next((other for other in same if other is not None), None)
         return self.find_tensor(self._originals[number]) if tensor is None and number in self._originals else tensor

@@ -15,7 +15,7 @@ or what torch made again from the same tensor, as it does with views of what is 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import torch
 
@@ -40,11 +40,16 @@ _RESHAPES = frozenset(
 _JOINS = frozenset({_ATEN.cat, _ATEN.stack})
 
 
-class FxView(NamedTuple):
-    """A view of a node's tensor: which of its elements it shows, in which form."""
+@dataclass(frozen=True, slots=True)
+class FxView:
+    """A view of a node's tensor: which of its elements it shows, in which form.
+
+    Other operations may lead to the same view: a piece of a split is a slice.
+    """
 
     base: torch.fx.Node
     layout: Hashable
+    operations: tuple[str, ...] = field(compare=False)
 
 
 def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -61,16 +66,15 @@ def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def find_view(node: torch.fx.Node) -> FxView | None:
-    """Return what a node shows of which node's tensor; None if it computes something, or is not known to.
-
-    Other operations may lead to the same view: a piece of a split is a slice.
-    """
-    base, value = node, node.meta.get("val")
+    """Return what a node shows of which node's tensor; None if it computes something, or is not known to."""
+    base, value, operations = node, node.meta.get("val"), list[str]()
     while isinstance(source := base.args[0] if base.args else None, torch.fx.Node) and is_view(base):
+        operations.append(str(base.target))
         base = source
     if base is node or not isinstance(value, torch.Tensor):
         return None
-    return FxView(base, (_read_type(node), *map(str, value.stride()), str(value.storage_offset())))
+    layout = (_read_type(node), *map(str, value.stride()), str(value.storage_offset()))
+    return FxView(base, layout, tuple(operations))
 
 
 def is_written_between(first: torch.fx.Node, last: torch.fx.Node) -> bool:

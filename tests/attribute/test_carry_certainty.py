@@ -155,3 +155,28 @@ def test_of_many_branches_that_are_alike_none_is_told_for_certain(branches: int)
     """
     found = carry(before, after, {"a": "sum", "y": "act", **{f"a{n}": f"branch{n}" for n in range(branches)}})
     assert {found[f"b{n}"][1] for n in range(branches)}.isdisjoint({"captured", "carried"})
+
+
+def test_a_product_does_not_split_what_it_reads() -> None:
+    """torch's optimizer writes one Split for the sequence, and leaves out a bias that is zero."""
+    before = """
+        main (float[1, 8, 4, 4] x) => (float[1, 12, 4, 4] y)
+        <float[4, 4, 1, 1] w, int64 four, int64 one, float[4] zero> {
+            r = Relu (x)
+            s = SplitToSequence <axis = 1> (r, four)
+            b = SequenceAt (s, one)
+            c = Conv (b, w, zero)
+            y = Concat <axis = 1> (r, c)
+        }
+    """
+    after = """
+        main (float[1, 8, 4, 4] x) => (float[1, 12, 4, 4] y) <float[4, 4, 1, 1] w> {
+            r = Relu (x)
+            s0, s1 = Split <axis = 1, num_outputs = 2> (r)
+            c = Conv (s1, w)
+            y = Concat <axis = 1> (r, c)
+        }
+    """
+    found = carry(before, after, {"r": "act", "s": "block", "b": "block", "c": "conv", "y": "block"})
+    assert found["c"] == ({"conv"}, "captured")
+    assert found["s0"] == ({"block"}, "carried")

@@ -53,6 +53,7 @@ ALLOWED = {
     "tools.quantize": {"onnx.load", "write_bytes"},
     "tools.precision.four_bits": {"onnx.load", "write_bytes", "save_model"},
     "tools.precision.half": {"ir.save"},
+    "tools.precision.own_weights": {"onnx.load", "write_bytes"},
 }
 
 

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from operator import le
 
 from hieronnx.attribute.order import Allowed, Claims, Order
-from hieronnx.graph.operators import DATA_MOVEMENT_OPS
+from hieronnx.graph.operators import AFFINE_INPUTS, DATA_MOVEMENT_OPS, PRODUCT_OPS
 from hieronnx.graph.view import View
 from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import is_related
@@ -293,6 +293,7 @@ def _claim_alone(matcher: Matcher, claims: Claims, region: Sequence[int], allowe
     computing = [n for n in _list_left(claims, region) if matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
     able_at_all = {m: own for m, own in claims.items() if matcher.b.nodes[m].op not in DATA_MOVEMENT_OPS}
     for node, able in allowed.find_able(able_at_all, computing).items() if computing else ():
+        able = [member for member in able if _may_do(matcher, member, claims[member], node)]
         if len(able) == 1:
             claims[able[0]].append(node)
 
@@ -304,8 +305,21 @@ def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], allow
     able = allowed.find_able(claims, left) if left else {}
     for node in left:
         nearest = _find_nearest(matcher, node, claimants)
-        if nearest is not None and nearest in able[node]:
+        if nearest in able[node] and _may_do(matcher, nearest, claims[nearest], node):
             claims[nearest].append(node)
+
+
+def _may_do(matcher: Matcher, member: int, claimed: Sequence[int], node: int) -> bool:
+    """Say whether a node of B may do the work of one more of A.
+
+    One that is of the operator whose work it does takes over what moves elements, and scales and offsets if it has such
+    or multiplies: these go into its weights.
+    """
+    a, op = matcher.a, matcher.b.nodes[member].op
+    if {a.nodes[n].op for n in claimed} != {op}:
+        return True
+    other = a.nodes[node].op
+    return other in DATA_MOVEMENT_OPS or (other in AFFINE_INPUTS and op in PRODUCT_OPS | AFFINE_INPUTS.keys())
 
 
 def _find_nearest(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> int | None:

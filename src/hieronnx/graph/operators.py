@@ -50,6 +50,7 @@ DATA_MOVEMENT_OPS = (
     | RESHAPE_OPS
     | LOOKUP_OPS
     | {"Concat", "DepthToSpace", "Expand", "Pad", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose"}
+    | {"ConcatFromSequence", "SequenceAt", "SequenceConstruct", "SplitToSequence"}
 )
 """They compute nothing: they move elements, or pass them on."""
 

@@ -37,7 +37,7 @@ def fold_command(
     """Make the module calls of MODEL functions: one for all that compute the same, weights as arguments.
 
     PATTERN selects calls, with all below them; all by default. What is computed stays the same. Calls whose nodes
-    cannot be one node stay as they are, and are listed with the reason. 'hieronnx unfold' gives the same file back.
+    cannot be one node stay as they are, and are listed with the reason. 'hieronnx unfold' gives the same graph back.
 
     \b
     Examples:

@@ -15,7 +15,7 @@ from hieronnx.cli.options import output_option, path_argument, report_options
 @output_option
 @report_options
 def unfold_command(model: Path, output: Path, as_json: bool, quiet: bool) -> None:
-    """Write out the functions of MODEL. Of what 'hieronnx fold' made, it gives the same file back.
+    """Write out the functions of MODEL. Of what 'hieronnx fold' made, it gives the same graph back.
 
     Of any other file all functions are written out; where it has no hierarchy, it gets one from their names.
 

@@ -265,23 +265,24 @@ def _pair_by_wiring(fitting: Claims, order: Order, tries: Iterator[int]) -> dict
 
     Of several ways the first in turn; None where there is none, or none is found soon.
     """
-    members, pairs, taken = list(fitting), dict[int, int](), set[int]()
+    members, pairs, paired = list(fitting), dict[int, int](), 0
     left = [iter(fitting[members[0]])]
     while left:
         member = members[len(left) - 1]
-        taken.discard(pairs.pop(member, -1))
+        if member in pairs:
+            paired ^= order.own[order.places[pairs.pop(member)]]
         for node in left[-1]:
-            if node in taken:
+            if paired & order.own[order.places[node]]:
                 continue
             if next(tries, None) is None:
                 return None
-            if all(order.agree(member, node, other, same) for other, same in pairs.items()):
+            if order.agree(member, node, pairs, paired):
                 break
         else:
             left.pop()
             continue
         pairs[member] = node
-        taken.add(node)
+        paired |= order.own[order.places[node]]
         if len(pairs) == len(members):
             return pairs
         left.append(iter(fitting[members[len(left)]]))

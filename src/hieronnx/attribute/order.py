@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import and_, or_
 from typing import TypeAlias
@@ -59,15 +59,20 @@ class Order:
         among = sum(self.bits[member] for member in members)
         return {m: ((self.upstream[m] & among).bit_count(), (self.downstream[m] & among).bit_count()) for m in members}
 
-    def agree(self, member: int, node: int, other: int, same: int) -> bool:
-        """Say whether two nodes of B need one another where two of A do, whose work they would do."""
-        place, bit = self.places[node], self.bits[other]
-        needs, is_needed = (order[place] >> self.places[same] & 1 for order in (self.before, self.after))
-        return not (needs and not self.upstream[member] & bit) and not (is_needed and not self.downstream[member] & bit)
+    def agree(self, member: int, node: int, pairs: Mapping[int, int], paired: int) -> bool:
+        """Say whether a node of B needs those of other pairs, and they it, where of A one needs the other.
 
-    def reads_enough(self, member: int, node: int) -> bool:
-        """Say whether a node of B is made of all fixed points that one of A is made of."""
-        return bool(self.made[member] >> self.places[node] & 1)
+        `paired` has a bit for the place of each node of A in the pairs.
+        """
+        before, after = (order[self.places[node]] for order in (self.before, self.after))
+        if not (before | after) & paired:
+            return True
+        upstream, downstream = self.upstream[member], self.downstream[member]
+        places = ((self.bits[other], self.places[same]) for other, same in pairs.items())
+        return not any(
+            (before >> place & 1 and not upstream & bit) or (after >> place & 1 and not downstream & bit)
+            for bit, place in places
+        )
 
 
 class Allowed:

@@ -41,8 +41,8 @@ def fold(
 ) -> FoldResult:
     """Make modules functions: one for all calls that compute the same, with weights as arguments.
 
-    What is computed does not change, and `unfold` gives the same graph back. A call whose nodes cannot be one node stays
-    as it is and is listed, with the reason; no weight is read.
+    What is computed does not change, and `unfold` gives the graph back. A call whose nodes cannot be one node stays as
+    it is and is listed, with the reason; no weight is read.
 
     Args:
         model: The model, with its hierarchy: a file, a ModelProto or an ir.Model.

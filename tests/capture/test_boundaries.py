@@ -29,6 +29,7 @@ BOTH = ("dynamo", "torchscript")
 # nobody reads), or of which that cannot be told: memory that was written to through another tensor.
 ABSENT = {
     "Gives": {"takes gives parts.0"},
+    "Extremes": {"both gives 1"},
     "Alias": {"inner@1 takes x", "inner.linear@1 takes input"},
     "Weights-dynamo": {"weighted@2 takes weight"},
     "Weights-torchscript": {"weighted@2 takes weight", "weighted@3 takes weight"},

@@ -315,6 +315,22 @@ class SameView(nn.Module):
         return y + self.first(h.unsqueeze(0))
 
 
+class Extremes(nn.Module):
+    """Returns both results of one operation, of the same sizes; its caller reads one."""
+
+    class Both(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            lowest, highest = torch.aminmax(x, dim=-1, keepdim=True)
+            return lowest, highest
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.both = Affine(), self.Both()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.both(self.inner(x))[0])
+
+
 class State(nn.Module):
     """Hands what a cell returned to its next call; the exporters see the inside of the cell."""
 
@@ -360,6 +376,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
         Pieces,
         PiecesInPlace,
         SameView,
+        Extremes,
         State,
         Branches,
     )

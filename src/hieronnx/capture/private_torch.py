@@ -135,7 +135,8 @@ def is_view(node: torch.fx.Node) -> bool:
     """Say whether an FX node shows its first argument's memory in another form, or takes one of several such views."""
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return node.target is operator.getitem
+        source = node.args[0] if node.target is operator.getitem else None
+        return isinstance(source, torch.fx.Node) and is_view(source)
     alias = schema.arguments[0].alias_info if schema.arguments else None
     return alias is not None and not alias.is_write
 

@@ -21,6 +21,8 @@ def annotated(
     text: str | onnx.ModelProto,
     scopes: list[str | tuple[str, ...]],
     passed: Mapping[str, tuple[Sequence[str], Sequence[str]]] | None = None,
+    *,
+    evidence: str = "captured",
 ) -> onnx.ModelProto:
     """Return a model with a hierarchy inside.
 
@@ -28,6 +30,7 @@ def annotated(
         text: The model.
         scopes: A module path for each node, or several where it stands for several.
         passed: What the calls received and returned, by module: `argument=tensor`, or `argument=` without one.
+        evidence: How the nodes are known.
     """
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}') if isinstance(text, str) else text
     view = view_model(ir.serde.deserialize_model(model))
@@ -36,7 +39,7 @@ def annotated(
     for index, origins in zip(view.file_order, calls, strict=True):
         graph, output = view.node_key(index)
         nodes.append(
-            Node(graph, view.nodes[index].name, view.nodes[index].op, "", output, origins[0], origins, "captured")
+            Node(graph, view.nodes[index].name, view.nodes[index].op, "", output, origins[0], origins, evidence)
         )
     hierarchy = make_hierarchy({origin.module for origins in calls for origin in origins}, nodes)
     for module, ends in (passed or {}).items():

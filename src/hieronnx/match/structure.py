@@ -23,7 +23,7 @@ from hieronnx.graph.operators import DEQUANTIZE_OPS, LAYOUT_OPS
 from hieronnx.graph.values import Values
 from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.align.sequences import group
-from hieronnx.match.kinds import OperatorKinds, find_readers
+from hieronnx.match.kinds import OperatorKinds, find_readers, see_through
 from hieronnx.match.regions import find_region
 from hieronnx.match.renamed import pair_left, read_content
 from hieronnx.match.upstream import pass_constants_upstream, pass_upstream
@@ -304,9 +304,17 @@ class Matcher:
         if _contradict(self.a.types[of_a], self.b.types[of_b]):
             return False
         content = read_content(self.a, of_a)
-        if self.a.producers[of_a] is not None and content is None and self.b.producers[of_b] is None:
-            return not exact  # what A computed cannot be compared with what B holds
+        if self.a.producers[of_a] is not None and content is None:
+            if same is not None and self._are_of_two_weights(same, of_a):
+                return False
+            if self.b.producers[of_b] is None:
+                return not exact  # what A computed cannot be compared with what B holds
         return self.b.constants.get(of_b) == content
+
+    def _are_of_two_weights(self, tensor: int, other: int) -> bool:
+        """Say whether two tensors of A are two constants that it holds, or copies of these."""
+        held = [t for t in see_through(self.a, (tensor, other)) if self.a.producers[t] is None]
+        return len(held) > 1 and self.values.source[held[0]] != self.values.source[held[1]]
 
     def gather_group(self, index: int) -> tuple[tuple[int, ...], list[int]]:
         """Return the node with those behind its unknown inputs, and the fixed points where they end."""

@@ -15,6 +15,7 @@ from functools import cached_property
 import onnx
 
 from hieronnx.graph.walks import proto_bodies
+from hieronnx.runtime.blocks import read_usual_forms
 from hieronnx.runtime.constants import read_constant
 from hieronnx.runtime.flattening import rename_node
 
@@ -57,11 +58,11 @@ class JoinedSlices:
 
 
 class SliceGraph:
-    """The nodes of a flat model and who makes what."""
+    """The nodes of a flat model and who makes what; what is in blocks of channels is read from its usual form."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.model = model
-        self.nodes = list(model.graph.node)
+        self.model = read_usual_forms(model)
+        self.nodes = list(self.model.graph.node)
         self.producers = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
         self.reads = [tuple(dict.fromkeys(_list_reads(node))) for node in self.nodes]
         self._inputs = {value.name for value in model.graph.input}

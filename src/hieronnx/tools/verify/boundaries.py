@@ -161,7 +161,7 @@ class _LostValues:
     def _explain_place(self, call: Call, item: BoundTensor, received: Set[str]) -> str:
         key = self._reference.calls[call.id].returned.get(item.name)
         if item.tensor is None:
-            return explain_untold("file", self._hierarchy, call.id == ROOT or key in self._returned_last)
+            return explain_untold("file", self._hierarchy, call.id, call.id == ROOT or key in self._returned_last)
         place = item.graph, item.tensor
         tensor = self._names.get(place)
         if tensor is None:
@@ -178,10 +178,13 @@ class _LostValues:
         return self._reference.explain_missing(call.id, item.name, tensor in self._outputs)
 
 
-def explain_untold(side: str, hierarchy: Hierarchy, is_output: bool) -> str:
+def explain_untold(side: str, hierarchy: Hierarchy, call: CallId, is_output: bool) -> str:
     """Say why the file, or the reference, does not tell which of its tensors a call returned, by its hierarchy."""
     if is_output:  # it is there, and nothing follows
         return f"the {side} does not tell which of its tensors is what it returned, an output of the model"
+    below = set(hierarchy.tree.below(call))
+    if any(node.evidence == "name" and not below.isdisjoint(node.origins) for node in hierarchy.nodes):
+        return f"the {side} does not tell which of its tensors is what it returned: names alone tell what does its work"
     in_blocks = any(node.domain == BLOCKED_DOMAIN for node in hierarchy.nodes)
     return (
         f"the {side} does not have what it returned: its work is one with that of what follows, "

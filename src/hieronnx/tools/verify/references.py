@@ -123,7 +123,7 @@ class FileReference:
         if item is None:
             return "the reference returned no tensor there"
         if item.tensor is None:
-            return explain_untold("reference", self._hierarchy, is_output)
+            return explain_untold("reference", self._hierarchy, call, is_output)
         if item.graph:
             return "what it returned is in a branch of the reference that is not taken, or out of reach in a function"
         return "what it returned is a constant of the reference, or no tensor there"

@@ -7,7 +7,8 @@ tell, parameters do, and then names.
     trace          the eager run: operations by call, fingerprints of their values
     file_run       the file's run: fingerprints of its tensors
     equal_values   which of them are equal
-    matching       nodes matched with the operations that made their values, then those between matches
+    matching       nodes matched with the operations that made their values
+    filling        those between matches
     passed         the tensors of the file that the calls received and returned
 """
 
@@ -19,7 +20,8 @@ from dataclasses import replace
 
 from hieronnx.attribute.by_value.equal_values import Classes, Projection, classify
 from hieronnx.attribute.by_value.file_run import record_file
-from hieronnx.attribute.by_value.matching import Filler, ValueMatcher
+from hieronnx.attribute.by_value.filling import Filler
+from hieronnx.attribute.by_value.matching import ValueMatcher
 from hieronnx.attribute.by_value.passed import find_passed
 from hieronnx.attribute.by_value.trace import FilePrints, Trace, trace_runs, vary
 from hieronnx.attribute.fill import fill_gaps

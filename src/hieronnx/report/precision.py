@@ -115,12 +115,14 @@ def render_search(search: TargetSearch, *, colour: bool = False) -> str:
     return join_blocks(
         render_table(_TRIALS, rows, numbers=_TRIALS[1:4], colour=colour),
         f"{met}, on {count(search.samples, 'sample')} that {_HELD_BACK if search.held_back else _NOT_HELD_BACK}",
+        _BEST_OF_MANY.format(tried=len(search.trials)) if search.met and len(search.trials) > 1 else "",
         "" if search.ended else _advise_budget(len(search.trials)),
         clean_line(f"the same in float without a search: {shlex.join(search.command)}") if search.command else "",
     )
 
 
 _HELD_BACK = "had no part in quantizing"
+_BEST_OF_MANY = "the best of {tried} candidates on these: others may fall short of it, the fewer these are the more"
 _NOT_HELD_BACK = "the ranges were found on; of three or more, some are held back: give each an axis of its own"
 
 

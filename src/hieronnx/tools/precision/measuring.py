@@ -20,7 +20,7 @@ Metric: TypeAlias = Callable[[Run], float]
 """Runs a model on whatever it likes, and returns how good it is."""
 _TARGET = re.compile(r"\s*(?P<name>snr|cosine|drop)\s*(?P<sign>>=|<=)\s*(?P<limit>[-+0-9.eE]+)\s*")
 _CERTAIN = 1.645
-"""How many standard errors below a value chance goes once in twenty times."""
+"""How many standard errors below a value chance goes once in twenty times, where the standard error is known."""
 _SIGNS = {"snr": ">=", "cosine": ">=", "drop": "<="}
 
 
@@ -60,6 +60,12 @@ class Target:
         """Return the error behind a value, as the square of a part; None for a metric, of which nobody knows it."""
         return None if self.name == "drop" else 10 ** (-value / 10) if self.name == "snr" else 1 - value
 
+    def rate_noise(self, noise: float) -> float:
+        """Return the value of an error, as the square of a part."""
+        if self.name == "cosine":
+            return 1 - noise
+        return -10 * math.log10(noise) if noise > 0 else math.inf
+
 
 class Judge:
     """The model in float, and the samples that candidates are held to it on."""
@@ -82,26 +88,39 @@ class Judge:
         return min(self._compare([_sum_up(got[name], expected[name]) for got, expected in pairs]) for name in names)
 
     def _compare(self, sums: Sequence[Array]) -> float:
-        """Compare one output over all samples; return what others like them should reach, nineteen times of twenty.
+        """Compare one output over all samples; return what many others give at least, about nineteen times of twenty.
 
-        That is the value of all, less what it owes to chance: by how much it changes as single samples are left out.
+        That is the error of all, and what it may lack by chance: by how much its logarithm changes as single samples
+        are left out. It is so of one candidate. The best of many owes more to chance.
         """
         whole = np.sum(sums, axis=0)
-        value = self._rate(whole)
-        without = np.array([self._rate(whole - part) for part in sums if len(sums) > 1])
-        if not np.isfinite([value, *without]).all():
-            return value
-        return value - _CERTAIN * math.sqrt(max(len(without) - 1, 0)) * float(np.std(without) if without.size else 0)
+        noise = self._measure_noise(whole)
+        without = np.array([self._measure_noise(whole - part) for part in sums])
+        free = len(without) - 1
+        if free > 0 and math.isfinite(noise) and noise > 0 and np.isfinite(without).all() and (without > 0).all():
+            noise *= math.exp(_count_errors(free) * math.sqrt(free) * float(np.std(np.log(without))))
+        return self._target.rate_noise(noise)
 
-    def _rate(self, sums: Array) -> float:
-        """Return the value that the target is of."""
+    def _measure_noise(self, sums: Array) -> float:
+        """Return the error as the square of a part, as the target's value has it."""
         signal, size, product, noise = (float(number) for number in sums)
         if not math.isfinite(noise):
-            return -math.inf
+            return math.inf
         if self._target.name == "snr":
-            return math.inf if noise <= 0 else 10 * math.log10(signal / noise) if signal > 0 else -math.inf
+            return noise / signal if signal > 0 else math.inf if noise > 0 else 0.0
         norms = math.sqrt(max(signal * size, 0.0))
-        return product / norms if norms else float(not noise)
+        return 1 - product / norms if norms else float(noise > 0)
+
+
+def _count_errors(free: int) -> float:
+    """Return how many standard errors chance goes below a value once in twenty times, where these were measured, too.
+
+    That is a quantile of Student's t with so many degrees of freedom, by the first terms of its expansion.
+    """
+    z = _CERTAIN
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / free + second / free**2 + third / free**3
 
 
 def _sum_up(got: Array, expected: Array) -> Array:

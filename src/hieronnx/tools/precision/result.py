@@ -164,8 +164,8 @@ class Trial:
         kept: The modules in float.
         multiply_adds: The share of multiply-adds in 8 bits.
         bytes: The share of parameter bytes in 8 bits.
-        value: What was measured: decibels or a cosine that other samples should reach nineteen times of twenty, or the
-            drop of a metric.
+        value: What was measured, less what chance may have added: decibels or a cosine that many other samples should
+            give at least, about nineteen times of twenty, were it the only candidate; or the drop of a metric.
         met: Whether that meets the target.
     """
 

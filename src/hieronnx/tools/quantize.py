@@ -28,6 +28,7 @@ from hieronnx.tools.precision.calibration import Calibration, list_runs
 from hieronnx.tools.precision.four_bits import name_products, quantize_to_four_bits, separate_transposed
 from hieronnx.tools.precision.half import convert_to_half
 from hieronnx.tools.precision.own_weights import find_sources, join_weights, separate_weights
+from hieronnx.tools.precision.ranges import advise_on_ranges
 from hieronnx.tools.precision.result import PrecisionReport
 from hieronnx.tools.running import (
     calling,
@@ -118,6 +119,8 @@ def run_quantizer(
         if random_calibration:
             drawn = f"the ranges are those of {random_calibration} random inputs, not of your data"
             yield f"{drawn}; --calibration takes real ones"
+        if tool == "static":
+            yield from advise_on_ranges(made, hierarchy)
         if tool == "dynamic" and _may_clip(options) and clips_products():
             yield _SATURATED
 

@@ -73,23 +73,28 @@ def _find_folded(matcher: Matcher, feeder: int, tensor: int, region: Sequence[in
     """
     a, found = matcher.a, list[int]()
     maker = a.producers[tensor]
-    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not _has_new_numbers(matcher, feeder):
+    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not has_new_numbers(matcher, feeder):
         return found
     if not _is_product(a.nodes[maker].op) and a.nodes[maker].op not in AFFINE_INPUTS:
         return found  # an activation, say, that was fused with a product
     adds = _has_new_offset(matcher, feeder, maker) is not False
     while len(readers := a.consumers[tensor]) == 1 and tensor not in a.handed_out:
         reader, node = readers[0], a.nodes[readers[0]]
-        others = [t for t in node.reads if t != tensor]
         if reader not in region or reader == last or matcher.is_in_b(reader) or len(node.makes) > 1:
             break
-        if not all(a.flow.literal[t] for t in others) or not (adds or node.op in SCALING_OPS):
-            break
-        if node.inputs.index(tensor) not in AFFINE_INPUTS.get(node.op, ()):
+        if find_scaled(a, reader) != tensor or not (adds or node.op in SCALING_OPS):
             break
         found.append(reader)
         tensor = node.outputs[0]
     return found
+
+
+def find_scaled(view: View, index: int) -> int | None:
+    """Return the tensor that a node scales or shifts by constants; None where it does something else."""
+    node = view.nodes[index]
+    computed = [place for place, t in enumerate(node.inputs) if t != NO_TENSOR and not view.flow.literal[t]]
+    is_affine = len(computed) == 1 and computed[0] in AFFINE_INPUTS.get(node.op, ())
+    return node.inputs[computed[0]] if is_affine else None
 
 
 def _is_first_certain(matcher: Matcher, feeder: int, tensor: int, taken: Sequence[int]) -> bool:
@@ -110,7 +115,7 @@ def _may_do(matcher: Matcher, index: int, producer: int, taken: Sequence[int]) -
     """Say whether a node of B may do the work of nodes that come before one of A, as well as that one's."""
     node, other = matcher.b.nodes[index], matcher.a.nodes[producer]
     scales = matcher.a.nodes[taken[-1]].op in SCALING_OPS
-    if not _has_new_numbers(matcher, index):
+    if not has_new_numbers(matcher, index):
         return scales and node.attributes != other.attributes
     if scales:
         return True
@@ -129,7 +134,7 @@ def _pads(node: ViewNode) -> bool:
     return is_related(node.op, "Conv") and (pads_itself or (isinstance(sizes, tuple) and any(sizes)))
 
 
-def _has_new_numbers(matcher: Matcher, index: int) -> bool:
+def has_new_numbers(matcher: Matcher, index: int) -> bool:
     """Say whether a node of B reads constants that A does not have, or that hold something else there."""
     a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
     pairs = ((t, in_a[t]) for t in b.nodes[index].reads if b.flow.constant[t])

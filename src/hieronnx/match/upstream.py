@@ -98,17 +98,20 @@ def find_scaled(view: View, index: int) -> int | None:
 
 
 def _is_first_certain(matcher: Matcher, feeder: int, tensor: int, taken: Sequence[int]) -> bool:
-    """Say whether what follows a tensor of A is certain to be in the product of B that makes it.
+    """Say whether all that follows a tensor of A is certain to be in the product of B that makes it.
 
-    It is, if that reads its constants, or adds something new that nothing else in its region adds.
+    It is, if that reads constants of the last, or adds something new that only the last explains.
     """
-    if _reads_constants_of(matcher, feeder, taken):
+    if _reads_constants_of(matcher, feeder, taken[-1:]):
         return True
     match, maker = matcher.matches[feeder], matcher.a.producers[tensor]
     computed = [n for n in match.region if not all(matcher.a.flow.constant[t] for t in matcher.a.nodes[n].makes)]
     if not match.proven or maker is None or computed != [maker] or matcher.a.nodes[taken[-1]].op in SCALING_OPS:
         return False
-    return _has_new_offset(matcher, feeder, maker) is True
+    # What scales adds nothing, but changes what was added before.
+    added = len(matcher.a.nodes[maker].inputs) > 2
+    explaining = [n for n in taken if added or matcher.a.nodes[n].op not in SCALING_OPS]
+    return len(explaining) == 1 and _has_new_offset(matcher, feeder, maker) is True
 
 
 def _may_do(matcher: Matcher, index: int, producer: int, taken: Sequence[int]) -> bool:

@@ -180,3 +180,62 @@ def test_a_product_does_not_split_what_it_reads() -> None:
     found = carry(before, after, {"r": "act", "s": "block", "b": "block", "c": "conv", "y": "block"})
     assert found["c"] == ({"conv"}, "captured")
     assert found["s0"] == ({"block"}, "carried")
+
+
+FUSED = {
+    "a norm with the addition before it": (
+        ("a = Add (x, r) b = LayerNormalization (a, g, h)", "t = com.microsoft.SkipLayerNormalization (x, r, g1, h1)"),
+        ("s = Add (b, x)", "u = Add (t, x)"),
+    ),
+    "an activation with the bias before it": (
+        ("a = Add (x, g) b = Gelu (a)", "t = com.microsoft.BiasGelu (x, g1)"),
+        ("s = Add (b, r)", "u = Add (t, r)"),
+    ),
+    "an activation with the bias before it, and a gate": (
+        ("a = Add (x, g) b = Gelu (a)", "t = com.microsoft.BiasGelu (x, g1)"),
+        ("s = Mul (b, r)", "u = Mul (t, r)"),
+    ),
+    "an activation with the bias before it, and a scale": (
+        ("a = Add (x, g) b = Gelu (a)", "t = com.microsoft.BiasGelu (x, g1)"),
+        ("s = Mul (b, h)", "u = Mul (t, h1)"),
+    ),
+    "an activation with the scale before it": (
+        ("a = Mul (x, g) b = Abs (a)", "t = com.example.MulAbs (x, g1)"),
+        ("s = Add (b, r)", "u = Add (t, r)"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_fused_node_does_what_the_plain_operator_behind_it_cannot(name: str) -> None:
+    """All names are new; what is behind could take over a scale or an offset only into weights of its own."""
+    (fused, by), (plain, again) = FUSED[name]
+    ends = "main (float[2, 4] x, float[2, 4] r) => (float[2, 4] y)"
+    before = f"{ends} <float[4] g, float[4] h> {{ {fused} {plain} y = Floor (s) }}"
+    after = f"{ends} <float[4] pad, float[4] g1, float[4] h1> {{ {by} {again} y = Floor (u) }}"
+    found = carry(before, after, {"a": "first", "b": "second", "s": "behind", "y": "end"})
+    assert found["t"] == ({"first", "second"}, "carried")
+    assert found["u"] == ({"behind"}, "captured")
+
+
+def test_what_a_product_or_the_new_operator_behind_it_may_do_is_told_of_neither_for_certain() -> None:
+    """The scale is in the weights of either."""
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4] k, float[4] c> {
+            t = Tanh (x)
+            a = Mul (t, k)
+            b = Mul (a, c)
+            e = Exp (b)
+            y = Floor (e)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4] pad, float[4] k1, float[4] c1> {
+            t0 = com.example.TanhAsIs (x)
+            t1 = Mul (t0, k1)
+            t2 = com.example.ExpOf (t1, c1)
+            y = Floor (t2)
+        }
+    """
+    found = carry(before, after, {"t": "tanh", "a": "scale", "b": "factor", "e": "exp", "y": "end"})
+    assert found["t1"][1] == found["t2"][1] == "name"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from support.onnx_text import carry
+from time import process_time
+
+from support.onnx_text import carry, carry_views, view
 
 
 def test_branches_of_one_tensor_are_told_apart_by_what_comes_before_in_each() -> None:
@@ -94,3 +96,26 @@ def test_branches_that_only_their_turn_tells_apart_are_not_told_for_certain() ->
 def test_which_branch_is_which_does_not_matter_where_all_are_of_one_call() -> None:
     found = carry(OPEN, JOINED, {"p": "both", "q": "both", "a": "exp", "b": "exp", "c": "join", "y": "sign"})
     assert found["t3"] == found["t4"] == ({"exp"}, "captured")
+
+
+def divide_branches(branches: int) -> float:
+    """Return how long it takes to divide so many branches, whose operators and weights are new, and their sums."""
+
+    def join(t: str, op: str, w: str) -> str:
+        heads = (f"{t}a{n} = {op} (x, {w}{n}) {t}b{n} = Relu ({t}a{n})" for n in range(branches))
+        sums = (f"{t}{n} = Add ({t}{n - 1}, {t}b{n})" for n in range(1, branches))
+        weights = ", ".join(f"float[4] {w}{n}" for n in range(branches))
+        body = " ".join([*heads, f"{t}0 = Abs ({t}b0)", *sums, f"y = Neg ({t}{branches - 1})"])
+        return f"main (float[2, 4] x) => (float[2, 4] y) <{weights}> {{ {body} }}"
+
+    a, b = view(join("s", "Add", "w")), view(join("t", "com.example.F", "v"))
+    calls = {a.node_key(index)[1]: "call" for index in range(len(a.nodes))}
+    begin = process_time()  # what else runs here does not count
+    carry_views(a, b, calls)
+    return process_time() - begin
+
+
+def test_dividing_a_large_group_takes_no_more_time_than_the_square_of_its_size() -> None:
+    divide_branches(8)
+    small = min(divide_branches(80) for _ in range(3))
+    assert divide_branches(240) < 18 * small  # 3 ** 2 is 9, 3 ** 3 is 27

@@ -20,6 +20,7 @@ from hieronnx.graph.view import View
 from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import is_related
 from hieronnx.match.structure import Match, Matcher
+from hieronnx.match.upstream import find_scaled, has_new_numbers
 
 _NEARBY = 200
 _MANY = 6
@@ -28,6 +29,8 @@ _MOST = 64
 """More nodes of one operator are paired in turn."""
 _TRIES = 2000
 """So many pairs are tried to find a way to pair nodes."""
+_ROUNDS = 10
+"""So often what was given to nodes is asked what it leaves to others."""
 
 
 def divide_region(
@@ -46,13 +49,12 @@ def divide_region(
     known = {**done, **{member: list(claimed) for member, claimed in claims.items()}}
     paired, choices = _claim_by_operators(matcher, claims, region, order, known)
     _claim_before(matcher, claims, region)
-    allowed = Allowed(order, {**done, **claims, **paired})
-    _claim_alone(matcher, claims, region, allowed)
-    _claim_behind(matcher, claims, region, allowed)
+    alone = _claim_alone(matcher, claims, region, order, known, paired)
+    _claim_behind(matcher, claims, region, Allowed(order, {**done, **claims, **paired}))
     idle = [member for member, claimed in claims.items() if not claimed]
     if len(idle) == 1:  # what nobody else does is left for the one that seems to do nothing
         claims[idle[0]] = Allowed(order, {**done, **claims}).filter_shared(idle[0], _list_left(claims, region))
-    for member in _find_unsure(matcher, claims, known, region, Allowed(order, {**known, **paired})):
+    for member in _find_unsure(matcher, claims, known, region, Allowed(order, {**known, **paired, **alone})):
         choices[member] = list(region)
     return claims, choices
 
@@ -66,16 +68,16 @@ def _list_left(claims: Claims, region: Sequence[int]) -> list[int]:
 def _find_unsure(matcher: Matcher, claims: Claims, known: Claims, region: Sequence[int], allowed: Allowed) -> set[int]:
     """Find the nodes of B that may do more than they claim, which nobody does, or less: others could do it as well.
 
-    A node does the work of one of its own operator, and no more. What is `known` is nobody else's.
+    A node does the work of one of its own operator, and what goes into its constants. What is `known` is nobody else's.
     """
     a, b = matcher.a, matcher.b
-    computing = [member for member in claims if b.nodes[member].op not in DATA_MOVEMENT_OPS]
-    single = {m for m in computing if len(claims[m]) == 1 and is_related(b.nodes[m].op, a.nodes[claims[m][0]].op)}
-    others = {member: claims[member] for member in computing if member not in single}
-    guessed = {n: m for m, own in others.items() if len(own) > 1 for n in own if n not in known.get(m, ())}
+    computing = {m: own for m, own in claims.items() if b.nodes[m].op not in DATA_MOVEMENT_OPS}
+    single = {m for m, own in computing.items() if len(own) == 1 and _does_own_operator(matcher, m, own)}
+    guessed = {n: m for m, own in computing.items() if len(own) > 1 for n in own if n not in known.get(m, ())}
     left = [n for n in _list_left(claims, region) if a.nodes[n].op not in DATA_MOVEMENT_OPS]
     unsure: set[int] = set()
-    for node, able in allowed.find_able(others, [*left, *guessed]).items() if left or guessed else ():
+    for node, able in allowed.find_able(computing, [*left, *guessed]).items() if left or guessed else ():
+        able = [m for m in able if m not in single or _may_do(matcher, m, claims[m], node)]
         # What nobody claims is rather the work of those that seem to do nothing.
         if able and (node in guessed or all(claims[member] for member in able)):
             unsure.update(able, [guessed[node]] if node in guessed else [])
@@ -289,14 +291,28 @@ def _pair_by_wiring(fitting: Claims, order: Order, tries: Iterator[int]) -> dict
     return None
 
 
-def _claim_alone(matcher: Matcher, claims: Claims, region: Sequence[int], allowed: Allowed) -> None:
-    """Give unclaimed nodes of A to the one node of B that can do them: what joins two tensors must read both."""
-    computing = [n for n in _list_left(claims, region) if matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
-    able_at_all = {m: own for m, own in claims.items() if matcher.b.nodes[m].op not in DATA_MOVEMENT_OPS}
-    for node, able in allowed.find_able(able_at_all, computing).items() if computing else ():
-        able = [member for member in able if _may_do(matcher, member, claims[member], node)]
-        if len(able) == 1:
-            claims[able[0]].append(node)
+def _claim_alone(
+    matcher: Matcher, claims: Claims, region: Sequence[int], order: Order, known: Claims, paired: Claims
+) -> Claims:
+    """Give unclaimed nodes of A to the one node of B that can do them: what joins two tensors must read both.
+
+    What is given so says which side of it others are on: they may leave one node that can do them then. Returns all
+    that is known of those to whom something was given.
+    """
+    left = [n for n in _list_left(claims, region) if matcher.a.nodes[n].op not in DATA_MOVEMENT_OPS]
+    computing = [m for m in claims if matcher.b.nodes[m].op not in DATA_MOVEMENT_OPS]
+    given: Claims = {}
+    for _ in range(_ROUNDS):
+        if not left:
+            break
+        able = Allowed(order, {**known, **claims, **paired}).find_able({m: claims[m] for m in computing}, left)
+        willing = {n: [m for m in able[n] if _may_do(matcher, m, claims[m], n)] for n in left}
+        sure = {n: members[0] for n, members in willing.items() if len(members) == 1}
+        for node, member in sure.items():
+            claims[member].append(node)
+            given.setdefault(member, list(known.get(member, ()))).append(node)
+        left = [n for n in left if n not in sure] if sure else []
+    return given
 
 
 def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], allowed: Allowed) -> None:
@@ -313,14 +329,19 @@ def _claim_behind(matcher: Matcher, claims: Claims, region: Sequence[int], allow
 def _may_do(matcher: Matcher, member: int, claimed: Sequence[int], node: int) -> bool:
     """Say whether a node of B may do the work of one more of A.
 
-    One that is of the operator whose work it does takes over what moves elements, and scales and offsets if it has such
-    or multiplies: these go into its weights.
+    One that is of the operator whose work it does takes over what moves elements, and what scales or shifts by
+    constants if it has new ones to multiply or add: these go into them.
     """
-    a, op = matcher.a, matcher.b.nodes[member].op
-    if {a.nodes[n].op for n in claimed} != {op}:
+    op = matcher.b.nodes[member].op
+    if not _does_own_operator(matcher, member, claimed) or matcher.a.nodes[node].op in DATA_MOVEMENT_OPS:
         return True
-    other = a.nodes[node].op
-    return other in DATA_MOVEMENT_OPS or (other in AFFINE_INPUTS and op in PRODUCT_OPS | AFFINE_INPUTS.keys())
+    has_place = (op in PRODUCT_OPS or op in AFFINE_INPUTS) and has_new_numbers(matcher, member)
+    return has_place and find_scaled(matcher.a, node) is not None
+
+
+def _does_own_operator(matcher: Matcher, member: int, claimed: Sequence[int]) -> bool:
+    """Say whether a node of B does the work of its very operator: what a tool writes in its own domain may do more."""
+    return {matcher.a.nodes[n].op for n in claimed} == {matcher.b.nodes[member].op}
 
 
 def _find_nearest(matcher: Matcher, node: int, claimants: Mapping[int, int]) -> int | None:

@@ -33,10 +33,10 @@ class Order:
         self.everything = (1 << len(nodes)) - 1
         self.made = _find_made(matcher, nodes, self.members)
         """For each node of B the nodes of A that are made of no fixed point that it is not made of."""
-        edges = _find_edges(matcher.a, nodes)
+        self.edges_of_a = _find_edges(matcher.a, nodes)
         self.own = [1 << place for place in range(len(nodes))]
-        self.before = _collect(edges, self.own, or_, 0)
-        self.after = _collect(_reverse(edges), self.own, or_, 0)
+        self.before = _collect(self.edges_of_a, self.own, or_, 0)
+        self.after = _collect(_reverse(self.edges_of_a), self.own, or_, 0)
         self.edges = _find_edges(matcher.b, self.members)
         own = [1 << place for place in range(len(self.members))]
         self.bits = dict(zip(self.members, own, strict=True))
@@ -96,13 +96,22 @@ class Allowed:
         """And those that are behind all claims of those before it."""
         for place, member in enumerate(order.members):
             self._possible[member] = order.made[member] & ~(upstream[place] | downstream[place])
-        claimants = Counter(n for nodes in claims.values() for n in nodes)
-        self._claimed = [
-            (order.bits[member], _join(order.own, at))
-            for member, at in zip(order.members, claimed, strict=True)
-            if at and all(claimants[n] == 1 for n in claims[member])
-        ]
-        """The nodes of B that alone do the work of some of A, with these."""
+        alone = self._find_alone(claims)
+        self._claimants_before = _collect(order.edges_of_a, alone, or_, 0)
+        """For each place in A the nodes of B that alone do the work of some before it."""
+        self._claimants_after = _collect(_reverse(order.edges_of_a), alone, or_, 0)
+        """And behind it."""
+
+    def _find_alone(self, claims: Claims) -> list[int]:
+        """Return for each place in A the node of B that does the work there, if others do none of its work."""
+        order, claimants = self._order, Counter(n for nodes in claims.values() for n in nodes)
+        alone = [0] * len(order.own)
+        for member in order.members:
+            claimed = claims.get(member, ())
+            if all(claimants[n] == 1 for n in claimed):
+                for node in claimed:
+                    alone[order.places[node]] = order.bits[member]
+        return alone
 
     def filter_possible(self, member: int, nodes: Iterable[int]) -> list[int]:
         """Return the nodes of A of which a node of B can do one."""
@@ -117,28 +126,30 @@ class Allowed:
     def filter_fitting(self, candidates: Claims) -> Claims:
         """Keep what nodes of B can do that need those that do work which it needs; those need them that need it."""
         order = self._order
-        sides = ((order.before, order.upstream), (order.after, order.downstream))
-        makers = {
-            node: [sum(bit for bit, work in self._claimed if side[order.places[node]] & work) for side, _ in sides]
-            for node in {node for nodes in candidates.values() for node in nodes}
-        }
-        return {
-            member: [
+        fitting: Claims = {}
+        for member, nodes in candidates.items():
+            own = order.bits[member]
+            elsewhere_before, elsewhere_after = ~(order.upstream[member] | own), ~(order.downstream[member] | own)
+            places = ((node, order.places[node]) for node in nodes)
+            fitting[member] = [
                 node
-                for node in nodes
-                if not any(
-                    bits & ~(reach[member] | order.bits[member])
-                    for bits, (_, reach) in zip(makers[node], sides, strict=True)
-                )
+                for node, at in places
+                if not (self._claimants_before[at] & elsewhere_before or self._claimants_after[at] & elsewhere_after)
             ]
-            for member, nodes in candidates.items()
-        }
+        return fitting
 
     def find_able(self, claims: Claims, nodes: Sequence[int]) -> dict[int, list[int]]:
         """Return for each of some nodes of A those of B that can do it, besides what they claim."""
-        able = {member: self.filter_shared(member, [*nodes, *claimed]) for member, claimed in claims.items()}
-        fitting = self.filter_fitting({m: [n for n in found if n not in claims[m]] for m, found in able.items()})
-        return {node: [member for member, found in fitting.items() if node in found] for node in nodes}
+        wanted = frozenset(nodes)
+        candidates: Claims = {}
+        for member, claimed in claims.items():
+            left = wanted.difference(claimed)
+            candidates[member] = [n for n in self.filter_shared(member, [*nodes, *claimed]) if n in left]
+        able: dict[int, list[int]] = {node: [] for node in nodes}
+        for member, found in self.filter_fitting(candidates).items():
+            for node in found:
+                able[node].append(member)
+        return able
 
 
 def _find_edges(view: View, nodes: Sequence[int]) -> list[tuple[int, int]]:

@@ -73,44 +73,52 @@ def _find_folded(matcher: Matcher, feeder: int, tensor: int, region: Sequence[in
     """
     a, found = matcher.a, list[int]()
     maker = a.producers[tensor]
-    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not _has_new_numbers(matcher, feeder):
+    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not has_new_numbers(matcher, feeder):
         return found
     if not _is_product(a.nodes[maker].op) and a.nodes[maker].op not in AFFINE_INPUTS:
         return found  # an activation, say, that was fused with a product
     adds = _has_new_offset(matcher, feeder, maker) is not False
     while len(readers := a.consumers[tensor]) == 1 and tensor not in a.handed_out:
         reader, node = readers[0], a.nodes[readers[0]]
-        others = [t for t in node.reads if t != tensor]
         if reader not in region or reader == last or matcher.is_in_b(reader) or len(node.makes) > 1:
             break
-        if not all(a.flow.literal[t] for t in others) or not (adds or node.op in SCALING_OPS):
-            break
-        if node.inputs.index(tensor) not in AFFINE_INPUTS.get(node.op, ()):
+        if find_scaled(a, reader) != tensor or not (adds or node.op in SCALING_OPS):
             break
         found.append(reader)
         tensor = node.outputs[0]
     return found
 
 
-def _is_first_certain(matcher: Matcher, feeder: int, tensor: int, taken: Sequence[int]) -> bool:
-    """Say whether what follows a tensor of A is certain to be in the product of B that makes it.
+def find_scaled(view: View, index: int) -> int | None:
+    """Return the tensor that a node scales or shifts by constants; None where it does something else."""
+    node = view.nodes[index]
+    computed = [place for place, t in enumerate(node.inputs) if t != NO_TENSOR and not view.flow.literal[t]]
+    is_affine = len(computed) == 1 and computed[0] in AFFINE_INPUTS.get(node.op, ())
+    return node.inputs[computed[0]] if is_affine else None
 
-    It is, if that reads its constants, or adds something new that nothing else in its region adds.
+
+def _is_first_certain(matcher: Matcher, feeder: int, tensor: int, taken: Sequence[int]) -> bool:
+    """Say whether all that follows a tensor of A is certain to be in the product of B that makes it.
+
+    It is, if that reads constants of the last, or adds something new that only the last explains.
     """
-    if _reads_constants_of(matcher, feeder, taken):
+    if _reads_constants_of(matcher, feeder, taken[-1:]):
         return True
     match, maker = matcher.matches[feeder], matcher.a.producers[tensor]
     computed = [n for n in match.region if not all(matcher.a.flow.constant[t] for t in matcher.a.nodes[n].makes)]
     if not match.proven or maker is None or computed != [maker] or matcher.a.nodes[taken[-1]].op in SCALING_OPS:
         return False
-    return _has_new_offset(matcher, feeder, maker) is True
+    # What scales adds nothing, but changes what was added before.
+    added = len(matcher.a.nodes[maker].inputs) > 2
+    explaining = [n for n in taken if added or matcher.a.nodes[n].op not in SCALING_OPS]
+    return len(explaining) == 1 and _has_new_offset(matcher, feeder, maker) is True
 
 
 def _may_do(matcher: Matcher, index: int, producer: int, taken: Sequence[int]) -> bool:
     """Say whether a node of B may do the work of nodes that come before one of A, as well as that one's."""
     node, other = matcher.b.nodes[index], matcher.a.nodes[producer]
     scales = matcher.a.nodes[taken[-1]].op in SCALING_OPS
-    if not _has_new_numbers(matcher, index):
+    if not has_new_numbers(matcher, index):
         return scales and node.attributes != other.attributes
     if scales:
         return True
@@ -129,7 +137,7 @@ def _pads(node: ViewNode) -> bool:
     return is_related(node.op, "Conv") and (pads_itself or (isinstance(sizes, tuple) and any(sizes)))
 
 
-def _has_new_numbers(matcher: Matcher, index: int) -> bool:
+def has_new_numbers(matcher: Matcher, index: int) -> bool:
     """Say whether a node of B reads constants that A does not have, or that hold something else there."""
     a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
     pairs = ((t, in_a[t]) for t in b.nodes[index].reads if b.flow.constant[t])

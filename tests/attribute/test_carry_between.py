@@ -1,0 +1,51 @@
+"""Several nodes between two altered products: the first may have taken over some of them, the second others."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.onnx_text import carry
+
+NORM, SCALE = "BatchNormalization ({}, s, b, m, u)", "Mul ({}, q)"
+NEW = "float[4] pad, float[4, 4, 1, 1] v1, float[4] k1 = {9, 9, 9, 9}, float[4, 4, 1, 1] w1, float[4] t1 = {8, 8, 8, 8}"
+
+Found = dict[str, tuple[set[str], str]]
+
+
+def alter(between: tuple[str, ...], *, bias: bool, first: str = "Conv (x, v1, k1)", more: str = "") -> Found:
+    """Carry two Convs with nodes between them onto two others alone; the first had a `bias` before, or had not."""
+    ends = "main (float[1, 4, 4, 4] x) => (float[1, 4, 4, 4] y)"
+    weights = """
+        float[4, 4, 1, 1] v, float[4] k = {1, 2, 3, 4}, float[4, 4, 1, 1] w, float[4] t = {5, 6, 7, 8},
+        float[4, 1, 1] q, float[4] s, float[4] b, float[4] m, float[4] u
+    """
+    names = ["c", "e", "f"][: len(between) + 1]
+    nodes = [f"{name} = {work.format(read)}" for name, read, work in zip(names[1:], names, between, strict=False)]
+    body = [f"c = Conv (x, v{', k' if bias else ''})", *nodes, f"d = Conv ({names[-1]}, w, t)", "y = Relu (d)"]
+    after = f"c = {first} d = Conv (c, w1, t1) y = Relu (d)"
+    calls = {"c": "conv", "e": "first", "f": "last", "d": "conv1", "y": "act"}
+    return carry(f"{ends} <{weights}> {{ {' '.join(body)} }}", f"{ends} <{NEW}{more}> {{ {after} }}", calls)
+
+
+@pytest.mark.parametrize(("between", "bias"), [((SCALE, NORM), True), ((NORM, NORM), True), ((NORM, NORM), False)])
+def test_where_the_first_of_several_explains_what_a_product_adds_the_others_may_be_in_the_next(
+    between: tuple[str, ...], bias: bool
+) -> None:
+    found = alter(between, bias=bias)
+    assert found["c"] == ({"conv", "first", "last"}, "name")
+    assert found["d"] == ({"conv1"}, "name")
+
+
+@pytest.mark.parametrize(("between", "bias"), [((SCALE, NORM), False), ((NORM,), True), ((NORM,), False)])
+def test_what_alone_explains_what_a_product_adds_is_in_that_product(between: tuple[str, ...], bias: bool) -> None:
+    """A scale adds nothing where there was nothing to scale."""
+    found = alter(between, bias=bias)
+    assert found["c"] == ({"conv", "first", "last"} if len(between) > 1 else {"conv", "first"}, "carried")
+    assert found["d"] == ({"conv1"}, "captured")
+
+
+@pytest.mark.parametrize(("constant", "evidence"), [("float[4, 1, 1] q", "name"), ("float[4] m", "carried")])
+def test_constants_of_the_last_of_several_tell_that_a_product_does_all(constant: str, evidence: str) -> None:
+    first = f"com.example.NormConv (x, v1, {constant[-1]})"
+    found = alter((SCALE, NORM), bias=True, first=first, more=f", {constant}")
+    assert found["c"] == ({"conv", "first", "last"}, evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -129,6 +130,29 @@ def test_the_reason_is_that_of_the_nodes_which_end_the_call(
 def test_a_node_that_names_place_in_a_call_may_end_it_though_it_is_read_inside_too() -> None:
     text = FUSED.replace("b = Mul (a, s)", "b = Mul (a, u)")  # the norm reads what the layer reads, too
     assert explain(*make_pair({}, {"u": "name"}, text)) == f"the file {GUESSED}"
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("layer", f"'layer' in 'model' can be compared: the file {GUESSED}"),
+        ("layer.attn", "'layer.attn' in 'model' can be compared: what it returned was not recorded"),
+        ("norm or layer", f"'norm or layer' in 'model' can be compared: the file {GUESSED}"),
+    ],
+)
+def test_where_nothing_that_was_chosen_can_be_compared_the_reason_is_its_own(module: str, told: str) -> None:
+    """Not that of another call, or of one below it."""
+    lost, whole = make_pair({}, {"a": "name"})
+    with pytest.raises(hieronnx.HieronnxError, match=rf"^no call of {re.escape(told)}"):
+        hieronnx.verify(lost, whole, module=module)
+
+
+@pytest.mark.parametrize("module", [None, ""])
+def test_where_nothing_can_be_compared_it_is_said_of_the_file(module: str | None) -> None:
+    text = "main (float[2] x) => (float[2] y) { h = Relu (x)  y = Neg (h) }"
+    file, reference = (annotated(text, ["a", "b"], passed) for passed in ({}, {"": (["x=x"], ["0=y", "1=h"])}))
+    with pytest.raises(hieronnx.HieronnxError, match=r"^no call of 'model' can be compared: what it "):
+        hieronnx.verify(file, reference, module=module)
 
 
 def test_why_calls_are_lost_is_found_at_once_for_all() -> None:

@@ -75,9 +75,9 @@ class ViewNode:
     @property
     def passes_on(self) -> int | None:
         """The tensor that the node only passes on, in another type, precision or layout; None where it does more."""
-        if not self.inputs or NO_TENSOR in (self.inputs[0], self.outputs[0]):
+        if not (self.copies or self.op in PASSTHROUGH_OPS) or NO_TENSOR in (*self.inputs[:1], *self.outputs[:1]):
             return None
-        return self.inputs[0] if self.copies or self.op in PASSTHROUGH_OPS else None
+        return self.inputs[0] if self.inputs and self.outputs else None
 
     @property
     def copies(self) -> bool:

@@ -113,7 +113,8 @@ class OperatorKinds:
             return self._is_named_for(index, n) and is_candidate(n)
 
         def is_candidate(n: int) -> bool:
-            return is_open(n) and self._find_reader(n, held) in (None, index)
+            makes_any = bool(self._a.nodes[n].makes)  # what makes nothing, a print, does no other node's work
+            return makes_any and is_open(n) and self._find_reader(n, held) in (None, index)
 
         sources = self._sources(read)
         if len(self._by_reading.get((graph, sources), ())) > _MOST:

@@ -40,8 +40,9 @@ def pair_results(a: View, b: View, weights: Mapping[int, int]) -> dict[int, int]
         readers, others = b.consumers[of_b], a.consumers[of_a]
         if len(readers) == len(others) == 1:
             node, other = b.nodes[readers[0]], a.nodes[others[0]]
-            if _is_same_work(a, b, node, other, weights) and NO_TENSOR not in (node.outputs[0], other.outputs[0]):
-                pairs[node.outputs[0]] = other.outputs[0]
+            if _is_same_work(a, b, node, other, weights):
+                ends = zip(node.outputs[:1], other.outputs[:1], strict=False)
+                pairs.update(pair for pair in ends if NO_TENSOR not in pair)
     return pairs
 
 

@@ -188,12 +188,12 @@ class Matcher:
                 self.passed_on[index] = self.tensor_in_a[node.outputs[0]]
         elif node.passes_on is not None:
             self._pass_on(index, node.passes_on)
-        else:
+        elif node.makes:
             self._match_by_kind(index)
 
     def _drop_unlikely(self, node: ViewNode) -> None:
         """Forget what a likely tensor is if its node reads other tensors than A's: factors in another order, say."""
-        same = None if NO_TENSOR in node.outputs[:1] else self._likely.get(node.outputs[0])
+        same = self._likely.get(node.outputs[0]) if node.outputs else None
         producer = None if same is None else self.a.producers[same]
         if producer is None:
             return

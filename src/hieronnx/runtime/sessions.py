@@ -26,6 +26,8 @@ from hieronnx.files.external import check_data
 from hieronnx.files.opening import OpenedModel
 from hieronnx.files.weights import Span
 from hieronnx.files.wire import locate_initializers, locate_raw_data, read_skeleton
+from hieronnx.graph.walks import find_readers
+from hieronnx.hierarchy.hierarchy import NodeKey
 from hieronnx.runtime.flattening import Exposure, Flat, flatten
 from hieronnx.runtime.inputs import FileInput, describe_inputs
 from hieronnx.runtime.precise import is_coarse
@@ -77,6 +79,10 @@ class Runner:
     def is_coarse(self) -> bool:
         """Whether it computes with less than single precision anywhere."""
         return is_coarse(self._model)
+
+    def find_readers(self) -> dict[NodeKey, list[NodeKey]]:
+        """Return for each node of the file those that read what it makes."""
+        return find_readers(ir.serde.deserialize_model(self._model))
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
         """Run the file once; return the tensors named, by default its outputs."""

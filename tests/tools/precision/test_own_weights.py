@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import hieronnx
 from hieronnx.graph.walks import walk_bodies
+from hieronnx.tools.precision import own_weights
 from support.annotated import annotated
 from support.exports import quiet
 
@@ -139,3 +140,38 @@ def test_a_weight_that_stays_in_float_for_all_is_there_once(tmp_path: Path) -> N
     hieronnx.quantize(tmp_path / "in.onnx", output=tmp_path / "q.onnx", tool="dynamic", exclude="kept")
     floats = [t for t in onnx.load(tmp_path / "q.onnx").graph.initializer if len(t.dims) == 2 and t.data_type == 1]
     assert [tensor.name for tensor in floats] == ["w"]
+
+
+def test_a_weight_that_may_be_fed_has_no_copy(tmp_path: Path) -> None:
+    """What is fed for it would not reach the copy."""
+    text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2,2] x, float[2,2] w) => (float[2,2] y, float[2,2] z)'
+    model = onnx.parser.parse_model(text + " { y = MatMul(x, w)  z = Add(x, w) }")
+    for is_input in (True, False):
+        if not is_input:
+            del model.graph.input[1:]
+        del model.graph.initializer[:]
+        model.graph.initializer.append(numpy_helper.from_array(np.ones((2, 2), np.float32), "w"))
+        onnx.save(model, tmp_path / "in.onnx")
+        copies = own_weights.separate_weights(tmp_path / "in.onnx", lambda n: n.op_type == "MatMul", "float")
+        assert copies == ({} if is_input else {"w/float": "w"})
+
+
+def test_a_file_is_read_as_often_for_one_copy_as_for_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    list_read, calls = own_weights._list_read, list[int]()
+    monkeypatch.setattr(own_weights, "_list_read", lambda graphs: calls.append(1) or list_read(graphs))
+    counts = []
+    for number in (1, 20):
+        text = '<ir_version: 10, opset_import: ["" : 21]> net (float[2] x, bool c) => (float[2] y0) {'
+        for i in range(number):
+            yes, no = (f"{at}{i} () => (float[2] {at}_{i}) {{ {at}_{i} = Mul(x, w{i}) }}" for at in ("yes", "no"))
+            text += f" y{i} = Add(x, w{i})  z{i} = If (c) <then_branch = {yes}, else_branch = {no}>"
+        model = onnx.parser.parse_model(text + "}")
+        weights = (numpy_helper.from_array(np.ones(2, np.float32), f"w{i}") for i in range(number))
+        model.graph.initializer.extend(weights)
+        onnx.save(model, tmp_path / "in.onnx")
+        copies = own_weights.separate_weights(tmp_path / "in.onnx", lambda n: n.op_type == "Mul", "float")
+        calls.clear()
+        own_weights.join_weights(tmp_path / "in.onnx", copies)
+        counts.append(len(calls))
+        assert len(copies) == len(onnx.load(tmp_path / "in.onnx").graph.initializer) == number
+    assert counts[0] == counts[1]

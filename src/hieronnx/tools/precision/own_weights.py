@@ -67,7 +67,7 @@ def separate_weights(path: Path, is_chosen: Callable[[onnx.NodeProto], bool], su
             if isinstance(held := visible.get(name), _Held):
                 weights[id(held.graph), name] = held
                 readers[id(held.graph), name].append(made.node)
-    taken, copies = _list_names(model.graph), dict[str, str]()
+    taken, copies = _list_names([graph for _, graph in walk_bodies(model.graph)]), dict[str, str]()
     for key, (graph, tensor) in weights.items():
         own = [node for node in readers[key] if is_chosen(node)]
         if own and len(own) < len(readers[key]):
@@ -89,16 +89,17 @@ def join_weights(path: Path, copies: Mapping[str, str]) -> None:
         return
     model = onnx.load(path, load_external_data=False)
     graphs = [graph for _, graph in walk_bodies(model.graph)]
+    doubtful, read = copies.keys() | set(copies.values()), _list_read(graphs)
     for graph in graphs:
-        _keep(graph, copies.keys() | set(copies.values()), _list_read(graphs))
-    renamed: dict[str, str] = {}
+        _keep(graph, doubtful, read)
+    taken, renamed = _list_names(graphs), dict[str, str]()
     for graph in graphs:
         held = {tensor.name: tensor for tensor in graph.initializer}
-        for name, weight in copies.items():
-            if name not in held:
-                continue
-            if weight not in _list_names(model.graph):
+        for name in [name for name in held if name in copies]:
+            weight = copies[name]
+            if weight not in taken:
                 held[name].name = weight
+                taken.add(weight)
             elif weight not in held or not _are_equal(held[name], held[weight], path.parent):
                 continue
             renamed[name] = weight
@@ -134,12 +135,11 @@ def _list_way(name: str, visible: _Visible) -> list[NodeKey]:
     return way if source is not None else []
 
 
-def _list_names(graph: onnx.GraphProto) -> set[str]:
-    """Return all names of tensors in a graph and in the bodies in it."""
-    graphs = [found for _, found in walk_bodies(graph)]
-    made = {name for found in graphs for node in found.node for name in node.output}
-    held = {tensor.name for found in graphs for tensor in found.initializer}
-    return _list_read(graphs) | made | held | {value.name for found in graphs for value in found.input}
+def _list_names(graphs: Collection[onnx.GraphProto]) -> set[str]:
+    """Return all names of tensors in graphs."""
+    made = {name for graph in graphs for node in graph.node for name in node.output}
+    held = {tensor.name for graph in graphs for tensor in graph.initializer}
+    return _list_read(graphs) | made | held | {value.name for graph in graphs for value in graph.input}
 
 
 def _list_read(graphs: Iterable[onnx.GraphProto]) -> set[str]:

@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from hieronnx.errors import list_some
-from hieronnx.graph.operators import BLOCKED_DOMAIN
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import ROOT, BoundTensor, Call, CallId
 from hieronnx.runtime.flattening import Flat
+from hieronnx.tools.verify.untold import Readers, Untold
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Layout: TypeAlias = tuple[int, ...]
@@ -67,15 +67,28 @@ class Boundaries:
 
 
 def find_boundaries(
-    hierarchy: Hierarchy, flat: Flat, reference: ReferenceValues, explain: Callable[[CallId], str]
+    hierarchy: Hierarchy,
+    flat: Flat,
+    reference: ReferenceValues,
+    explain: Callable[[CallId], str],
+    find_readers: Callable[[], Readers],
 ) -> Boundaries:
-    """Find the tensors of a flat model that the reference has values of; `explain` says why a call has no nodes."""
+    """Find the tensors of a flat model that the reference has values of, and say why other calls have none.
+
+    Args:
+        hierarchy: The hierarchy of the file.
+        flat: The file as one graph.
+        reference: The reference's values.
+        explain: Says why a call has no nodes.
+        find_readers: Finds for each node of the file those that read what it makes.
+    """
     names = {(e.graph, e.name): e.exposed for e in flat.exposures if not e.repeats}
     names.update((("", value.name), value.name) for value in flat.model.graph.input)
     produced = {name for node in flat.model.graph.node for name in node.output}
     found = Boundaries()
     working, own = hierarchy.working_calls, find_own(hierarchy)
-    explain_lost = _LostValues(hierarchy, flat, reference, names).explain
+    untold = Untold("file", hierarchy, find_readers)
+    explain_lost = _LostValues(untold, flat, reference, names).explain
     for call in hierarchy.calls:
         exchanged = reference.calls.get(call.id)
         if exchanged is not None:
@@ -136,9 +149,9 @@ class _LostValues:
     """Says why nothing that a call with nodes returned can be compared: what the file lacks, what the reference."""
 
     def __init__(
-        self, hierarchy: Hierarchy, flat: Flat, reference: ReferenceValues, names: Mapping[tuple[str, str], str]
+        self, untold: Untold, flat: Flat, reference: ReferenceValues, names: Mapping[tuple[str, str], str]
     ) -> None:
-        self._hierarchy, self._reference, self._names = hierarchy, reference, names
+        self._untold, self._reference, self._names = untold, reference, names
         graph = flat.model.graph
         self._looped = {(e.graph, e.name) for e in flat.exposures if e.repeats}
         self._constants = {tensor.name for tensor in graph.initializer}
@@ -161,7 +174,7 @@ class _LostValues:
     def _explain_place(self, call: Call, item: BoundTensor, received: Set[str]) -> str:
         key = self._reference.calls[call.id].returned.get(item.name)
         if item.tensor is None:
-            return explain_untold("file", self._hierarchy, call.id, call.id == ROOT or key in self._returned_last)
+            return self._untold.explain(call.id, call.id == ROOT or key in self._returned_last)
         place = item.graph, item.tensor
         tensor = self._names.get(place)
         if tensor is None:
@@ -176,17 +189,3 @@ class _LostValues:
         if tensor in self._inputs:
             return "it returns an input of the file"
         return self._reference.explain_missing(call.id, item.name, tensor in self._outputs)
-
-
-def explain_untold(side: str, hierarchy: Hierarchy, call: CallId, is_output: bool) -> str:
-    """Say why the file, or the reference, does not tell which of its tensors a call returned, by its hierarchy."""
-    if is_output:  # it is there, and nothing follows
-        return f"the {side} does not tell which of its tensors is what it returned, an output of the model"
-    below = set(hierarchy.tree.below(call))
-    if any(node.evidence == "name" and not below.isdisjoint(node.origins) for node in hierarchy.nodes):
-        return f"the {side} does not tell which of its tensors is what it returned: names alone tell what does its work"
-    in_blocks = any(node.domain == BLOCKED_DOMAIN for node in hierarchy.nodes)
-    return (
-        f"the {side} does not have what it returned: its work is one with that of what follows, "
-        f"{'it is in blocks of channels alone, ' if in_blocks else ''}or nobody reads it"
-    )

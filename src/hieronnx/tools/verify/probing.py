@@ -82,7 +82,9 @@ class SampleRun:
         self._ran: dict[Slice, list[Deviation]] = {}
         self._pairs, self._values = pair_calls(hierarchy, reference.run(sample))
         flat, values = runner.flatten(sample.feeds), self._values
-        self._boundaries = find_boundaries(hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call))
+        self._boundaries = find_boundaries(
+            hierarchy, flat, values, lambda call: explain_no_nodes(hierarchy, call), runner.find_readers
+        )
         self._seen = Observation(runner, hierarchy, flat, self._boundaries, values.values, sample.feeds, buffer=buffer)
 
     def observe(self) -> None:

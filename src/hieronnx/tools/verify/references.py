@@ -12,10 +12,11 @@ from hieronnx.errors import InputError, describe_error
 from hieronnx.hierarchy.hierarchy import Hierarchy
 from hieronnx.hierarchy.records import BoundTensor, CallId
 from hieronnx.runtime.sessions import Runner
-from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, explain_untold, find_boundaries
+from hieronnx.tools.verify.boundaries import Exchanged, ReferenceValues, find_boundaries
 from hieronnx.tools.verify.deviation import fit
 from hieronnx.tools.verify.judging import Noise
 from hieronnx.tools.verify.observing import Observation
+from hieronnx.tools.verify.untold import Untold
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,6 +89,7 @@ class FileReference:
 
     def __init__(self, runner: Runner, hierarchy: Hierarchy, *, buffer: int) -> None:
         self._runner, self._hierarchy, self._buffer = runner, hierarchy, buffer
+        self._untold = Untold("reference", hierarchy, runner.find_readers)
 
     def run(self, sample: Sample) -> ReferenceValues:
         """Run the file on a sample.
@@ -123,7 +125,7 @@ class FileReference:
         if item is None:
             return "the reference returned no tensor there"
         if item.tensor is None:
-            return explain_untold("reference", self._hierarchy, call, is_output)
+            return self._untold.explain(call, is_output)
         if item.graph:
             return "what it returned is in a branch of the reference that is not taken, or out of reach in a function"
         return "what it returned is a constant of the reference, or no tensor there"
@@ -142,7 +144,7 @@ class FileReference:
             return {}
         feeds, values = self._fit(sample), self.run(sample)
         flat = self._runner.flatten(feeds)
-        own = find_boundaries(self._hierarchy, flat, values, lambda _call: "")
+        own = find_boundaries(self._hierarchy, flat, values, lambda _call: "", self._runner.find_readers)
         seen = Observation(self._runner, self._hierarchy, flat, own, values.values, feeds, buffer=self._buffer)
         seen.run()
         shared = set(known)

@@ -127,7 +127,7 @@ def verify(
             else:
                 drawn = make_file_samples(runner, inputs, samples)
             errors = _run_samples(runner, hierarchy, held_to.reference, drawn, chosen, memory_limit, report)
-            _check_compared(opened, held_to, errors)
+            _check_compared(opened, held_to, errors, hierarchy, module)
             culprits = find_culprits(hierarchy, errors)
             for culprit in culprits if dump is not None else ():
                 report(f"writing what reproduces '{culprit.id}'")
@@ -157,16 +157,22 @@ def measure_calls(model: ModelLike, reference: ModelLike, inputs: Inputs) -> Ver
             errors = _run_samples(
                 runner, hierarchy, held_to.reference, drawn, chosen, _BUFFER, lambda _stage: None, judged=False
             )
-            _check_compared(opened, held_to, errors)
+            _check_compared(opened, held_to, errors, hierarchy, None)
         return _make_result(opened, hierarchy, held_to, errors, chosen, (), drawn)
 
 
-def _check_compared(opened: OpenedModel, held_to: HeldTo, errors: SampleErrors) -> None:
-    """Make sure that both are the same model, and that something of it was compared."""
+def _check_compared(
+    opened: OpenedModel, held_to: HeldTo, errors: SampleErrors, hierarchy: Hierarchy, module: str | None
+) -> None:
+    """Make sure that both are the same model, and that something of what was chosen of it was compared."""
     check_same_weights(opened, held_to, max((d.severity for d in errors.outputs.values()), default=0.0))
-    if not errors.calls:
-        reason = next(iter(errors.skipped.values()), "it has no calls")
-        raise HieronnxError(f"no call of '{opened.name}' can be compared: {reason}")
+    if errors.calls:
+        return
+    whole = len(_choose(hierarchy, module)) == len(hierarchy.calls)
+    matched = {call.id for call in hierarchy.calls} if module is None or whole else hierarchy.select_calls(module)
+    reasons = (errors.skipped[call.id] for call in hierarchy.calls if call.id in matched and call.id in errors.skipped)
+    what = f"'{opened.name}'" if whole else f"'{module}' in '{opened.name}'"
+    raise HieronnxError(f"no call of {what} can be compared: {next(reasons, 'it has no calls')}")
 
 
 def _make_result(

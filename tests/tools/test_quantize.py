@@ -305,6 +305,28 @@ def test_calibration_comes_from_python(linear: Path, tmp_path: Path) -> None:
         assert scale_of_input(tmp_path / "o.onnx") == pytest.approx(5 / 255, rel=0.02)
 
 
+SMALL = """
+import numpy as np
+
+
+def make():
+    draw = np.random.default_rng(0)
+    for _ in range(6):
+        yield {"x": (0.01 * draw.standard_normal((1, 4))).astype(np.float32)}
+"""
+
+
+def test_what_was_calibrated_on_samples_is_verified_on_these(tmp_path: Path) -> None:
+    """On inputs that are made up, numbers are outside of ranges that were found on others."""
+    (tmp_path / "small.py").write_text(SMALL)
+    with quiet():
+        hieronnx.export(nn.Linear(4, 4), torch.zeros(1, 4), tmp_path / "net.onnx", input_names=["x"])
+    options = ["--with", "static", "--calibration", f"{tmp_path / 'small.py'}:make", "--verify"]
+    made = run("quantize", tmp_path / "net.onnx", "-o", tmp_path / "o.onnx", *options)
+    assert (made.exit_code, made.stderr) == (0, "")
+    assert "compared on 4 samples" in made.stdout
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

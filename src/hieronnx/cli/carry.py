@@ -13,6 +13,7 @@ from hieronnx.cli.console import FOUND_SOMETHING, print_notes, show_written, wor
 from hieronnx.cli.options import confidence_option, path_argument, writing_options
 
 if TYPE_CHECKING:
+    from hieronnx.runtime.runs import Inputs
     from hieronnx.tools.carry import CarryResult
     from hieronnx.tools.verify.result import VerifyResult
 
@@ -43,15 +44,19 @@ def finish_tool(
     as_json: bool,
     quiet: bool,
     depth: int | None = None,
+    make_inputs: Callable[[], Inputs | None] = lambda: None,
     **options: Any,
 ) -> None:
-    """Run a tool on a model, verify what it wrote against that if asked, and print it all."""
+    """Run a tool on a model, verify what it wrote against that if asked, and print it all.
+
+    `make_inputs` gives what to verify it on; nothing for inputs that are made up.
+    """
     with working(debug=context.obj) as report:
         result, verification = run(model, progress=report, **options), None
         if verified:
             from hieronnx.tools.verify.verifying import verify
 
-            verification = verify(options["output"], model, progress=report)
+            verification = verify(options["output"], model, inputs=make_inputs(), progress=report)
     is_wrong = verification is not None and not verification.passed
     depth = 1 if depth is None else depth
     show_carried(result, model, as_json=as_json, quiet=quiet and not is_wrong, verified=verification, depth=depth)

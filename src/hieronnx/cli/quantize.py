@@ -12,6 +12,8 @@ from hieronnx.cli.options import depth_option, path_argument, quantizer_options,
 
 _OF_QUANTIZERS = {"calibration", "random_calibration", "per_channel", "keep_io_types", "operators", "symmetric"}
 _OF_QUANTIZERS |= {"weight_type", "activation_type", "calibration_method", "block_size"}
+_VERIFIED = 4
+"""So many inputs of the calibration are what is verified on."""
 _OF_TARGETS = {"target", "metric", "budget", "favour", "best"}
 
 
@@ -66,6 +68,7 @@ def quantize_command(context: click.Context, /, model: Path, **options: Any) -> 
       hieronnx quantize model.onnx -o half.onnx --with fp16 --exclude '*.LayerNorm'
     """  # noqa: D301  click wants the backspace itself
     from hieronnx.tools.precision.quantizing import quantize
+    from hieronnx.tools.quantize import stack_samples
 
     tool = options["tool"]
     # What was not given is not passed on: not every tool has these.
@@ -84,4 +87,7 @@ def quantize_command(context: click.Context, /, model: Path, **options: Any) -> 
         from hieronnx.capture.load import load_reference
 
         given["metric"] = load_reference(given["metric"])
-    finish_tool(context, quantize, model, **given)
+    calibration = given.get("calibration")
+    # On made-up inputs, numbers are outside of the ranges of real ones.
+    made = (lambda: stack_samples(model, calibration, _VERIFIED)) if calibration else (lambda: None)
+    finish_tool(context, quantize, model, make_inputs=made, **given)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import onnx
 
 from hieronnx.errors import InputError, check_known, list_some, require
@@ -213,6 +214,17 @@ def read_samples(source: Path, given: Calibration, drawn: int) -> list[dict[str,
     if isinstance(runs, Path) or runs:
         return split_inputs(inputs, runs, 1)
     return draw_samples(source, drawn) if drawn else []
+
+
+def stack_samples(source: Path, given: Calibration, most: int) -> dict[str, Array]:
+    """Return the first inputs of a calibration, those that are of one size, with an axis for the samples before others.
+
+    Raises:
+        HieronnxError: If they do not fit the file.
+    """
+    samples = [{name: np.asarray(array) for name, array in feeds.items()} for feeds in read_samples(source, given, 0)]
+    alike = [feeds for feeds in samples if all(feeds[name].shape == samples[0][name].shape for name in feeds)]
+    return {name: np.stack([feeds[name] for feeds in alike[:most]]) for name in samples[0]}
 
 
 def draw_samples(source: Path, count: int) -> list[dict[str, Array]]:

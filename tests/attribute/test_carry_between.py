@@ -49,3 +49,34 @@ def test_constants_of_the_last_of_several_tell_that_a_product_does_all(constant:
     first = f"com.example.NormConv (x, v1, {constant[-1]})"
     found = alter((SCALE, NORM), bias=True, first=first, more=f", {constant}")
     assert found["c"] == ({"conv", "first", "last"}, evidence)
+
+
+MATRICES = "main (float[2, 2] x) => (float[2, 2] y) <float[2, 2] v = {1, 2, 3, 4}, float[2, 2] w = {5, 6, 7, 8}"
+OWN, SCALED = ({"product"}, "captured"), ({"product", "scale"}, "carried")
+
+
+@pytest.mark.parametrize(
+    ("v", "w", "first", "second"),
+    [
+        ("2, 4, 6, 8", "5, 6, 7, 8", SCALED, ({"product1"}, "captured")),
+        ("1, 2, 3, 4", "10, 12, 14, 16", OWN, ({"product1", "scale"}, "carried")),
+        ("2, 4, 6, 8", "6, 7, 8, 9", ({"product", "scale"}, "name"), ({"product1"}, "name")),
+    ],
+)
+def test_a_weight_that_keeps_its_name_is_another_if_it_holds_other_numbers(
+    v: str, w: str, first: tuple[set[str], str], second: tuple[set[str], str]
+) -> None:
+    before = f"{MATRICES}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) d = MatMul (n, w) y = Relu (d) }}"
+    after = MATRICES.replace("1, 2, 3, 4", v).replace("5, 6, 7, 8", w)
+    after = f"{after}> {{ c = MatMul (x, v) d = MatMul (c, w) y = Relu (d) }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "product1", "y": "act"})
+    assert (found["c"], found["d"]) == (first, second)
+    assert found["y"] == ({"act"}, "captured")
+
+
+def test_a_weight_in_another_type_is_the_same() -> None:
+    before = f"{MATRICES}> {{ c = MatMul (x, v) d = MatMul (c, w) y = Relu (d) }}"
+    after = before.replace("float[2, 2] w", "float16[2, 2] w").replace("float[2, 2] v", "float16[2, 2] v")
+    found = carry(before, after, {"c": "product", "d": "product1", "y": "act"})
+    assert found["c"] == OWN
+    assert found["d"] == ({"product1"}, "captured")

@@ -68,6 +68,18 @@ def read_content(view: View, tensor: int) -> Hashable:
     return view.constants.get(tensor)
 
 
+def read_numbers(view: View, tensor: int) -> tuple[Hashable, Hashable, bytes] | None:
+    """Return the type, the sizes and the bytes of a constant, or their digest; None where they are not at hand."""
+    content = read_content(view, tensor)
+    return content if isinstance(content, tuple) and len(content) == 3 and isinstance(content[2], bytes) else None
+
+
+def holds_other(a: View, of_a: int, b: View, of_b: int) -> bool:
+    """Say whether a constant of B is seen to hold other numbers than one of A, as many of the same type."""
+    old, new = read_numbers(a, of_a), read_numbers(b, of_b)
+    return old is not None and new is not None and old[:2] == new[:2] and old != new
+
+
 def pair_ends(a: View, b: View, of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
     """Pair the inputs or outputs of two graphs, of B with A: by name, those left by position."""
     by_name = {a.names[tensor]: tensor for tensor in of_a}

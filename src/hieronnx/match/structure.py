@@ -25,7 +25,7 @@ from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import OperatorKinds, find_readers, see_through
 from hieronnx.match.regions import find_region
-from hieronnx.match.renamed import pair_left, read_content
+from hieronnx.match.renamed import holds_other, pair_left, read_content
 from hieronnx.match.upstream import pass_constants_upstream, pass_upstream
 
 _GROUP_LIMIT = 500
@@ -300,7 +300,7 @@ class Matcher:
             return not self.b.flow.constant[of_b]
         same, number = self.tensor_in_a[of_b], self.values.number
         if same is not None and number[same] == number[of_a]:
-            return True
+            return not holds_other(self.a, same, self.b, of_b)
         if _contradict(self.a.types[of_a], self.b.types[of_b]):
             return False
         content = read_content(self.a, of_a)

@@ -6,14 +6,14 @@ A: x ─ Conv ─ c ─ BatchNormalization ─ n ─ Relu ─ y          B: x �
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hieronnx.graph.operators import AFFINE_INPUTS, PRODUCT_OPS, SCALING_OPS
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 from hieronnx.match.kinds import is_related
 from hieronnx.match.regions import find_region
-from hieronnx.match.renamed import read_content
+from hieronnx.match.renamed import read_content, read_numbers
 
 if TYPE_CHECKING:
     from hieronnx.match.structure import Matcher
@@ -152,7 +152,7 @@ def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
     after, before = (product.inputs[2] if len(product.inputs) > 2 else NO_TENSOR for _, product in products)
     if after == NO_TENSOR:
         return False if before == NO_TENSOR else None
-    new, old = (_read_numbers(view, t) for (view, _), t in zip(products, (after, before), strict=True))
+    new, old = (read_numbers(view, t) for (view, _), t in zip(products, (after, before), strict=True))
     if new is not None and not any(new[2]):
         return None  # zeros may stand for nothing, and stay zeros however they are scaled
     if before == NO_TENSOR:
@@ -160,14 +160,6 @@ def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
     if new is None or old is None or new[:2] != old[:2]:
         return None
     return new != old
-
-
-def _read_numbers(view: View, tensor: int) -> tuple[Hashable, Hashable, bytes] | None:
-    """Return the type, the sizes and the bytes of an initializer; None where they are not at hand."""
-    content = view.constants.get(tensor)
-    if isinstance(content, tuple) and len(content) == 3 and isinstance(content[2], bytes):
-        return content
-    return None
 
 
 def _reads_constants_of(matcher: Matcher, index: int, nodes: Sequence[int]) -> bool:

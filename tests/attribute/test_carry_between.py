@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.onnx_text import carry
+from support.onnx_text import carry, carry_views, summarize, view
 
 NORM, SCALE = "BatchNormalization ({}, s, b, m, u)", "Mul ({}, q)"
 NEW = "float[4] pad, float[4, 4, 1, 1] v1, float[4] k1 = {9, 9, 9, 9}, float[4, 4, 1, 1] w1, float[4] t1 = {8, 8, 8, 8}"
@@ -80,3 +80,28 @@ def test_a_weight_in_another_type_is_the_same() -> None:
     found = carry(before, after, {"c": "product", "d": "product1", "y": "act"})
     assert found["c"] == OWN
     assert found["d"] == ({"product1"}, "captured")
+
+
+LARGE = "main (float[2, 32] x) => (float[2, 32] y) <float[32, 32] v, float[32, 32] w"
+
+
+def test_large_weights_are_not_read_where_no_work_went_anywhere() -> None:
+    before = f"{LARGE}> {{ c = MatMul (x, v) n = Relu (c) d = MatMul (n, w) y = Relu (d) }}"
+    a, b = view(before), view(before.replace("n = Relu (c) d = MatMul (n, w)", "d = MatMul (c, w)"))
+    a.read_digest = b.read_digest = lambda tensor: pytest.fail("a weight was read")
+    found = carry_views(a, b, {"c": "product", "n": "act", "d": "product1", "y": "act"}).nodes
+    assert [summarize(node)[1] for node in found] == ["captured"] * 3
+
+
+@pytest.mark.parametrize(
+    ("behind", "second"), [("d = MatMul (n, w)", ({"product1"}, "name")), ("d = Tanh (n)", ({"product1"}, "captured"))]
+)
+def test_where_large_weights_cannot_be_read_it_is_a_guess_which_of_them_has_other_numbers(
+    behind: str, second: tuple[set[str], str]
+) -> None:
+    before = f"{LARGE}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {behind} y = Relu (d) }}"
+    after = f"{LARGE}> {{ c = MatMul (x, v) {behind.replace('(n', '(c')} y = Relu (d) }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "product1", "y": "act"})
+    assert found["c"] == ({"product", "scale"}, "name")
+    assert found["d"] == second
+    assert found["y"] == ({"act"}, "captured")

@@ -105,3 +105,16 @@ def test_where_large_weights_cannot_be_read_it_is_a_guess_which_of_them_has_othe
     assert found["c"] == ({"product", "scale"}, "name")
     assert found["d"] == second
     assert found["y"] == ({"act"}, "captured")
+
+
+@pytest.mark.parametrize("passed", ["p = Cast <to = 1> (d)", "p = Identity (d)"])
+def test_what_is_computed_with_a_guess_that_was_passed_on_is_a_guess(passed: str) -> None:
+    """Either product may have taken the scale over, so that `d` may be another tensor; `e` has a new name."""
+    tail = "d = MatMul (n, w) e = Exp (d) f = Tanh (e) y = Relu (f)"
+    before = f"{MATRICES}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {tail} }}"
+    weights = MATRICES.replace("1, 2, 3, 4", "2, 4, 6, 8").replace("5, 6, 7, 8", "6, 7, 8, 9")
+    after = f"{weights}> {{ c = MatMul (x, v) d = MatMul (c, w) {passed} t = Exp (p) f = Tanh (t) y = Relu (f) }}"
+    calls = {"c": "product", "n": "scale", "d": "product1", "e": "exp", "f": "tanh", "y": "act"}
+    found = carry(before, after, calls)
+    assert found["t"] == ({"exp"}, "name")
+    assert found["f"] == ({"tanh"}, "captured")

@@ -118,3 +118,21 @@ def test_what_is_computed_with_a_guess_that_was_passed_on_is_a_guess(passed: str
     found = carry(before, after, calls)
     assert found["t"] == ({"exp"}, "name")
     assert found["f"] == ({"tanh"}, "captured")
+
+
+@pytest.mark.parametrize("sizes", ["2, 2", "32, 32"])
+def test_a_weight_in_another_type_may_hold_what_was_before_a_node(sizes: str) -> None:
+    """It was rounded, and may have been scaled as well."""
+    ends = "main (float[2, 32] x) => (float[2, 32] y)"
+    tail = "d = Tanh (n) y = Relu (d)"
+    before = f"{ends} <float[{sizes}] v, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {tail} }}"
+    after = f"{ends} <float16[{sizes}] v> {{ c = MatMul (x, v) {tail.replace('(n', '(c')} }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "tanh", "y": "act"})
+    assert found["c"] == ({"product", "scale"}, "name")
+    assert found["d"] == ({"tanh"}, "captured")
+
+
+def test_what_was_before_a_product_alone_may_be_in_its_large_weight() -> None:
+    before = f"{LARGE}, float k = {{2}}> {{ n = Mul (x, k) d = MatMul (n, w) y = Relu (d) }}"
+    found = carry(before, f"{LARGE}> {{ d = MatMul (x, w) y = Relu (d) }}", {"n": "scale", "d": "product", "y": "act"})
+    assert found["d"] == ({"scale", "product"}, "name")

@@ -81,13 +81,15 @@ def holds_other(a: View, of_a: int, b: View, of_b: int) -> bool | None:
 
 
 def reads_other(a: View, of_a: int, b: View, of_b: int) -> bool | None:
-    """Say whether a large constant of B holds other numbers than one of A of its type: both are read.
+    """Say whether a constant of B holds other numbers than one of A; large ones are read.
 
-    None where they cannot be read.
+    None where they cannot be read, or are of two types: they may have been rounded only.
     """
     contents = read_content(a, of_a), read_content(b, of_b)
-    if not is_named(*contents) or a.types[of_a] != b.types[of_b]:
-        return False
+    if a.types[of_a] != b.types[of_b]:
+        return None
+    if not is_named(*contents):
+        return contents[0] != contents[1]
     old, new = a.read_digest(of_a), b.read_digest(of_b)
     return None if old is None or new is None else old != new
 

@@ -153,10 +153,7 @@ def has_new_numbers(matcher: Matcher, index: int) -> bool:
 
 
 def has_other_weights(matcher: Matcher, index: int) -> bool | None:
-    """Say whether a node of B has weights that hold other numbers than those of their names in A, which are read.
-
-    None where they cannot be read.
-    """
+    """Say whether a node of B has weights that hold other numbers than those of A that they are; None if not known."""
     a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
     pairs = [(t, same) for t in b.nodes[index].reads if b.flow.constant[t] and (same := in_a[t]) is not None]
     found = [reads_other(a, same, b, t) for t, same in pairs]

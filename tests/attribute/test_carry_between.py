@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.onnx_text import carry
+from support.onnx_text import carry, carry_views, summarize, view
 
 NORM, SCALE = "BatchNormalization ({}, s, b, m, u)", "Mul ({}, q)"
 NEW = "float[4] pad, float[4, 4, 1, 1] v1, float[4] k1 = {9, 9, 9, 9}, float[4, 4, 1, 1] w1, float[4] t1 = {8, 8, 8, 8}"
@@ -49,3 +49,90 @@ def test_constants_of_the_last_of_several_tell_that_a_product_does_all(constant:
     first = f"com.example.NormConv (x, v1, {constant[-1]})"
     found = alter((SCALE, NORM), bias=True, first=first, more=f", {constant}")
     assert found["c"] == ({"conv", "first", "last"}, evidence)
+
+
+MATRICES = "main (float[2, 2] x) => (float[2, 2] y) <float[2, 2] v = {1, 2, 3, 4}, float[2, 2] w = {5, 6, 7, 8}"
+OWN, SCALED = ({"product"}, "captured"), ({"product", "scale"}, "carried")
+
+
+@pytest.mark.parametrize(
+    ("v", "w", "first", "second"),
+    [
+        ("2, 4, 6, 8", "5, 6, 7, 8", SCALED, ({"product1"}, "captured")),
+        ("1, 2, 3, 4", "10, 12, 14, 16", OWN, ({"product1", "scale"}, "carried")),
+        ("2, 4, 6, 8", "6, 7, 8, 9", ({"product", "scale"}, "name"), ({"product1"}, "name")),
+    ],
+)
+def test_a_weight_that_keeps_its_name_is_another_if_it_holds_other_numbers(
+    v: str, w: str, first: tuple[set[str], str], second: tuple[set[str], str]
+) -> None:
+    before = f"{MATRICES}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) d = MatMul (n, w) y = Relu (d) }}"
+    after = MATRICES.replace("1, 2, 3, 4", v).replace("5, 6, 7, 8", w)
+    after = f"{after}> {{ c = MatMul (x, v) d = MatMul (c, w) y = Relu (d) }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "product1", "y": "act"})
+    assert (found["c"], found["d"]) == (first, second)
+    assert found["y"] == ({"act"}, "captured")
+
+
+def test_a_weight_in_another_type_is_the_same() -> None:
+    before = f"{MATRICES}> {{ c = MatMul (x, v) d = MatMul (c, w) y = Relu (d) }}"
+    after = before.replace("float[2, 2] w", "float16[2, 2] w").replace("float[2, 2] v", "float16[2, 2] v")
+    found = carry(before, after, {"c": "product", "d": "product1", "y": "act"})
+    assert found["c"] == OWN
+    assert found["d"] == ({"product1"}, "captured")
+
+
+LARGE = "main (float[2, 32] x) => (float[2, 32] y) <float[32, 32] v, float[32, 32] w"
+
+
+def test_large_weights_are_not_read_where_no_work_went_anywhere() -> None:
+    before = f"{LARGE}> {{ c = MatMul (x, v) n = Relu (c) d = MatMul (n, w) y = Relu (d) }}"
+    a, b = view(before), view(before.replace("n = Relu (c) d = MatMul (n, w)", "d = MatMul (c, w)"))
+    a.read_digest = b.read_digest = lambda tensor: pytest.fail("a weight was read")
+    found = carry_views(a, b, {"c": "product", "n": "act", "d": "product1", "y": "act"}).nodes
+    assert [summarize(node)[1] for node in found] == ["captured"] * 3
+
+
+@pytest.mark.parametrize(
+    ("behind", "second"), [("d = MatMul (n, w)", ({"product1"}, "name")), ("d = Tanh (n)", ({"product1"}, "captured"))]
+)
+def test_where_large_weights_cannot_be_read_it_is_a_guess_which_of_them_has_other_numbers(
+    behind: str, second: tuple[set[str], str]
+) -> None:
+    before = f"{LARGE}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {behind} y = Relu (d) }}"
+    after = f"{LARGE}> {{ c = MatMul (x, v) {behind.replace('(n', '(c')} y = Relu (d) }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "product1", "y": "act"})
+    assert found["c"] == ({"product", "scale"}, "name")
+    assert found["d"] == second
+    assert found["y"] == ({"act"}, "captured")
+
+
+@pytest.mark.parametrize("passed", ["p = Cast <to = 1> (d)", "p = Identity (d)"])
+def test_what_is_computed_with_a_guess_that_was_passed_on_is_a_guess(passed: str) -> None:
+    """Either product may have taken the scale over, so that `d` may be another tensor; `e` has a new name."""
+    tail = "d = MatMul (n, w) e = Exp (d) f = Tanh (e) y = Relu (f)"
+    before = f"{MATRICES}, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {tail} }}"
+    weights = MATRICES.replace("1, 2, 3, 4", "2, 4, 6, 8").replace("5, 6, 7, 8", "6, 7, 8, 9")
+    after = f"{weights}> {{ c = MatMul (x, v) d = MatMul (c, w) {passed} t = Exp (p) f = Tanh (t) y = Relu (f) }}"
+    calls = {"c": "product", "n": "scale", "d": "product1", "e": "exp", "f": "tanh", "y": "act"}
+    found = carry(before, after, calls)
+    assert found["t"] == ({"exp"}, "name")
+    assert found["f"] == ({"tanh"}, "captured")
+
+
+@pytest.mark.parametrize("sizes", ["2, 2", "32, 32"])
+def test_a_weight_in_another_type_may_hold_what_was_before_a_node(sizes: str) -> None:
+    """It was rounded, and may have been scaled as well."""
+    ends = "main (float[2, 32] x) => (float[2, 32] y)"
+    tail = "d = Tanh (n) y = Relu (d)"
+    before = f"{ends} <float[{sizes}] v, float k = {{2}}> {{ c = MatMul (x, v) n = Mul (c, k) {tail} }}"
+    after = f"{ends} <float16[{sizes}] v> {{ c = MatMul (x, v) {tail.replace('(n', '(c')} }}"
+    found = carry(before, after, {"c": "product", "n": "scale", "d": "tanh", "y": "act"})
+    assert found["c"] == ({"product", "scale"}, "name")
+    assert found["d"] == ({"tanh"}, "captured")
+
+
+def test_what_was_before_a_product_alone_may_be_in_its_large_weight() -> None:
+    before = f"{LARGE}, float k = {{2}}> {{ n = Mul (x, k) d = MatMul (n, w) y = Relu (d) }}"
+    found = carry(before, f"{LARGE}> {{ d = MatMul (x, w) y = Relu (d) }}", {"n": "scale", "d": "product", "y": "act"})
+    assert found["d"] == ({"scale", "product"}, "name")

@@ -239,3 +239,27 @@ def test_what_a_product_or_the_new_operator_behind_it_may_do_is_told_of_neither_
     """
     found = carry(before, after, {"t": "tanh", "a": "scale", "b": "factor", "e": "exp", "y": "end"})
     assert found["t1"][1] == found["t2"][1] == "name"
+
+
+def test_a_scale_between_a_new_operator_and_a_product_may_be_in_either() -> None:
+    before = """
+        main (float[2, 4] x) => (float[2, 4] y) <float[4] k, float[4, 4] v> {
+            t = Tanh (x)
+            e = Exp (t)
+            s = Mul (e, k)
+            p = MatMul (s, v)
+            y = Floor (p)
+        }
+    """
+    after = """
+        main (float[2, 4] x) => (float[2, 4] y) <int64[2] flat, int64[2] back, float[4, 4] v1> {
+            t0 = Reshape (x, flat)
+            t1 = com.example.TanhExp (t0)
+            t2 = MatMul (t1, v1)
+            t3 = Reshape (t2, back)
+            y = Floor (t3)
+        }
+    """
+    found = carry(before, after, {"t": "tanh", "e": "exp", "s": "scale", "p": "product", "y": "end"})
+    assert {"tanh", "exp"} <= found["t1"][0]
+    assert (found["t1"][1], found["t2"][1]) == ("name", "name")

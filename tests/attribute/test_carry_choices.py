@@ -98,6 +98,61 @@ def test_which_branch_is_which_does_not_matter_where_all_are_of_one_call() -> No
     assert found["t3"] == found["t4"] == ({"exp"}, "captured")
 
 
+def test_work_on_what_a_node_makes_is_done_by_those_that_need_that_node() -> None:
+    """The weights tell who begins each branch; the other one cannot go on with it, for it reads something else."""
+    weights = "<float[4] v, float[4] w>"
+    before = f"""
+        main (float[2, 4] x) => (float[2, 4] y) {weights} {{
+            a = Mul (x, v)
+            b = Relu (a)
+            c = Add (x, w)
+            d = Relu (c)
+            e = Add (b, d)
+            y = Floor (e)
+        }}
+    """
+    after = f"""
+        main (float[2, 4] x) => (float[2, 4] y) {weights} {{
+            t1 = com.example.MulRelu (x, v)
+            t2 = com.example.AddRelu (x, w)
+            t3 = Add (t1, t2)
+            y = Floor (t3)
+        }}
+    """
+    found = carry(before, after, {"a": "scale", "b": "act", "c": "shift", "d": "act1", "e": "join", "y": "end"})
+    assert found["t1"] == ({"scale", "act"}, "carried")
+    assert found["t2"] == ({"shift", "act1"}, "carried")
+
+
+def test_in_a_long_row_of_one_operator_it_is_known_which_is_which() -> None:
+    """Each has its place: so many others come before it, and so many behind."""
+    ends, length = "main (float[2, 4] x) => (float[2, 4] y)", 14
+    row = " ".join(f"e{n} = Exp (e{n - 1})" for n in range(1, length))
+    before = f"{ends} {{ e0 = Exp (x) {row} y = Neg (e{length - 1}) }}"
+    moved = f"t = Reshape (x, flat) t0 = Exp (t) {row.replace('e', 't')} q = Reshape (t{length - 1}, back) y = Neg (q)"
+    after = f"{ends} <int64[1] flat, int64[2] back> {{ {moved} }}"
+    found = carry(before, after, {"y": "sign", **{f"e{n}": f"exp{n}" for n in range(length)}})
+    assert [found[f"t{n}"] for n in range(length)] == [({f"exp{n}"}, "captured") for n in range(length)]
+
+
+def test_where_there_are_too_many_ways_to_try_all_nobody_is_told_for_certain() -> None:
+    """Those that could change places are the last two of the operator; which of the first is which takes all tries."""
+    many = range(24)
+    ends = "main (float[2, 4] x) => (float[N, 4] y)"
+    heads = " ".join(f"p{n} = Add (x, w{n}) e{n} = Exp (p{n})" for n in many)
+    joined = ", ".join(f"e{n}" for n in many)
+    tail = "s = Tanh (c) u = Sigmoid (c) f = Exp (s) g = Exp (u) h = Mul (f, g) y = Neg (h)"
+    weights = ", ".join(f"float[4] w{n}" for n in many)
+    before = f"{ends} <{weights}> {{ {heads} c = Concat <axis = 0> ({joined}) {tail} }}"
+    parts, exps = ", ".join(f"o{n}" for n in many), " ".join(f"t{n} = Exp (o{n})" for n in many)
+    heads = f"{parts} = com.example.Many (x) {exps} k = Concat <axis = 0> ({joined.replace('e', 't')})"
+    tail = "i, j = com.example.Both (k) v = Exp (i) w = Exp (j) z = Mul (v, w) y = Neg (z)"
+    names = [*(f"p{n}" for n in many), *(f"e{n}" for n in many), *"csufghy"]
+    found = carry(before, f"{ends} {{ {heads} {tail} }}", {name: name for name in names})
+    assert (found["v"][1], found["w"][1]) == ("name", "name")
+    assert found["z"] == ({"h"}, "captured")
+
+
 def divide_branches(branches: int) -> float:
     """Return how long it takes to divide so many branches, whose operators and weights are new, and their sums."""
 

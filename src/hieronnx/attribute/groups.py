@@ -335,8 +335,8 @@ def _may_do(matcher: Matcher, member: int, claimed: Sequence[int], node: int) ->
     op = matcher.b.nodes[member].op
     if not _does_own_operator(matcher, member, claimed) or matcher.a.nodes[node].op in DATA_MOVEMENT_OPS:
         return True
-    has_place = (op in PRODUCT_OPS or op in AFFINE_INPUTS) and has_new_numbers(matcher, member)
-    return has_place and find_scaled(matcher.a, node) is not None
+    has_place = op in PRODUCT_OPS or op in AFFINE_INPUTS
+    return has_place and find_scaled(matcher.a, node) is not None and has_new_numbers(matcher, member)
 
 
 def _does_own_operator(matcher: Matcher, member: int, claimed: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -153,6 +153,8 @@ class View:
     """The sizes of each tensor, with the names of those that are not static; None where unknown."""
     constants: dict[int, Hashable] = field(default_factory=dict)
     """Initializers by tensor, with a key that is equal only for equal contents."""
+    read_digest: Callable[[int], Hashable] = field(default=lambda tensor: None, repr=False, compare=False)
+    """Reads a constant, which may be large, and digests what it holds; gives None where it cannot be read."""
 
     def add_tensor(
         self,

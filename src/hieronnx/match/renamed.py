@@ -56,7 +56,7 @@ def _is_same_work(a: View, b: View, node: ViewNode, other: ViewNode, weights: Ma
                 return False
         elif (b.flow.constant[of_b] or a.flow.constant[of_a]) and weights.get(of_b) != of_a:
             contents = read_content(b, of_b), read_content(a, of_a)
-            if None in contents or contents[0] != contents[1] or _is_named(contents[0]):
+            if None in contents or contents[0] != contents[1] or is_named(contents[0]):
                 return False
     return True
 
@@ -67,6 +67,32 @@ def read_content(view: View, tensor: int) -> Hashable:
     if producer is not None and view.nodes[producer].op == "Constant":
         return view.nodes[producer].attribute("value")
     return view.constants.get(tensor)
+
+
+def read_numbers(view: View, tensor: int) -> tuple[Hashable, Hashable, bytes] | None:
+    """Return the type, the sizes and the bytes of a constant, or their digest; None where they are not at hand."""
+    content = read_content(view, tensor)
+    return content if isinstance(content, tuple) and len(content) == 3 and isinstance(content[2], bytes) else None
+
+
+def holds_other(a: View, of_a: int, b: View, of_b: int) -> bool | None:
+    """Say whether a constant of B holds other numbers than one of A, as many of the same type; None if not at hand."""
+    old, new = read_numbers(a, of_a), read_numbers(b, of_b)
+    return None if old is None or new is None else old[:2] == new[:2] and old != new
+
+
+def reads_other(a: View, of_a: int, b: View, of_b: int) -> bool | None:
+    """Say whether a constant of B holds other numbers than one of A; large ones are read.
+
+    None where they cannot be read, or are of two types: they may have been rounded only.
+    """
+    contents = read_content(a, of_a), read_content(b, of_b)
+    if a.types[of_a] != b.types[of_b]:
+        return None
+    if not is_named(*contents):
+        return contents[0] != contents[1]
+    old, new = a.read_digest(of_a), b.read_digest(of_b)
+    return None if old is None or new is None else old != new
 
 
 def pair_ends(a: View, b: View, of_a: Sequence[int], of_b: Sequence[int]) -> list[tuple[int, int]]:
@@ -150,9 +176,9 @@ class _Walk:
         if (of_a in self._a.constants) != (of_b in self._b.constants):
             return False
         types = self._a.types[of_a], self._b.types[of_b]
-        return first == second or (None not in types and types[0] == types[1] and _is_named(first, second))
+        return first == second or (None not in types and types[0] == types[1] and is_named(first, second))
 
 
-def _is_named(*keys: object) -> bool:
+def is_named(*keys: object) -> bool:
     """Say whether these are keys of weights that are known by their names alone."""
     return all(isinstance(key, tuple) and key[:1] == ("named",) for key in keys)

@@ -25,8 +25,8 @@ from hieronnx.graph.view import NO_TENSOR, TensorType, View, ViewNode
 from hieronnx.match.align.sequences import group
 from hieronnx.match.kinds import OperatorKinds, find_readers, see_through
 from hieronnx.match.regions import find_region
-from hieronnx.match.renamed import pair_left, read_content
-from hieronnx.match.upstream import pass_constants_upstream, pass_upstream
+from hieronnx.match.renamed import holds_other, pair_left, read_content
+from hieronnx.match.upstream import pass_constants_upstream, pass_upstream, took_over
 
 _GROUP_LIMIT = 500
 
@@ -274,9 +274,10 @@ class Matcher:
                 return None  # it is exactly another node of A: the name was given to something else
         if len(group) > 1:
             return Match(region, True, group, altered)
-        if altered:
+        took = altered or took_over(self, index, (producer,), region)
+        if took is not False:
             region, sure = pass_constants_upstream(self, index, producer, region)
-            return Match(region, sure, altered=True)
+            return Match(region, sure and took is True, altered=True)
         pass_upstream(self, node, self.a.nodes[producer])
         return Match((producer,), True)
 
@@ -300,7 +301,7 @@ class Matcher:
             return not self.b.flow.constant[of_b]
         same, number = self.tensor_in_a[of_b], self.values.number
         if same is not None and number[same] == number[of_a]:
-            return True
+            return not holds_other(self.a, same, self.b, of_b)
         if _contradict(self.a.types[of_a], self.b.types[of_b]):
             return False
         content = read_content(self.a, of_a)

@@ -6,14 +6,15 @@ A: x ─ Conv ─ c ─ BatchNormalization ─ n ─ Relu ─ y          B: x �
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hieronnx.graph.operators import AFFINE_INPUTS, PRODUCT_OPS, SCALING_OPS
 from hieronnx.graph.view import NO_TENSOR, View, ViewNode
 from hieronnx.match.kinds import is_related
 from hieronnx.match.regions import find_region
-from hieronnx.match.renamed import read_content
+from hieronnx.match.renamed import read_content, read_numbers, reads_other
 
 if TYPE_CHECKING:
     from hieronnx.match.structure import Matcher
@@ -23,7 +24,7 @@ def pass_upstream(matcher: Matcher, node: ViewNode, same: ViewNode) -> None:
     """Give the work that A does before a node, and B nowhere, to the altered node of B that feeds the same node.
 
     A node that is as it was did not take over other work. If what it reads is now made from further back than in A, the
-    node that makes it did.
+    node that makes it did: one that seems as it was, too, if its weights hold other numbers.
     """
     number = matcher.values.number
     for of_b, of_a in zip(node.inputs, same.inputs, strict=True):
@@ -31,11 +32,15 @@ def pass_upstream(matcher: Matcher, node: ViewNode, same: ViewNode) -> None:
             continue
         named, feeder = matcher.tensor_in_a[of_b], matcher.b.producers[of_b]
         match = None if feeder is None else matcher.matches.get(feeder)
-        if feeder is None or match is None or not match.altered or named is None or number[named] == number[of_a]:
+        if feeder is None or match is None or named is None or number[named] == number[of_a]:
             continue
         region = find_region(matcher.a, matcher.values, [of_a], matcher.gather_group(feeder)[1])
-        if region is not None:
-            matcher.add_match(feeder, match.with_region(region, match.proven), [(of_b, of_a)])
+        if region is None:
+            continue
+        took = match.altered or took_over(matcher, feeder, match.region, region)
+        if took is not False:
+            longer = replace(match.with_region(region, match.proven and took is True), altered=True)
+            matcher.add_match(feeder, longer, [(of_b, of_a)])
 
 
 def pass_constants_upstream(
@@ -53,15 +58,16 @@ def pass_constants_upstream(
         feeder = None if tensor == NO_TENSOR else matcher.b.producers[tensor]
         match = None if feeder is None else matcher.matches.get(feeder)
         named = None if tensor == NO_TENSOR else matcher.tensor_in_a[tensor]
-        if feeder is None or match is None or named is None or not match.altered:
+        if feeder is None or match is None or named is None:
             continue
         taken = _find_folded(matcher, feeder, named, region, producer)
-        if not taken or _reads_constants_of(matcher, index, taken):
+        took = bool(taken) and (match.altered or has_other_weights(matcher, feeder))
+        if took is False or _reads_constants_of(matcher, index, taken):
             continue
         first = _is_first_certain(matcher, feeder, named, taken) or not _may_do(matcher, index, producer, taken)
         sure = sure and first
-        longer = match.with_region((*match.region, *taken), match.proven and first)
-        matcher.add_match(feeder, longer, [(tensor, matcher.a.nodes[taken[-1]].outputs[0])])
+        longer = match.with_region((*match.region, *taken), match.proven and first and took is True)
+        matcher.add_match(feeder, replace(longer, altered=True), [(tensor, matcher.a.nodes[taken[-1]].outputs[0])])
         region = tuple(n for n in region if n not in taken)
     return region, sure
 
@@ -73,7 +79,7 @@ def _find_folded(matcher: Matcher, feeder: int, tensor: int, region: Sequence[in
     """
     a, found = matcher.a, list[int]()
     maker = a.producers[tensor]
-    if maker is None or not _is_product(matcher.b.nodes[feeder].op) or not has_new_numbers(matcher, feeder):
+    if maker is None or not _is_product(matcher.b.nodes[feeder].op):
         return found
     if not _is_product(a.nodes[maker].op) and a.nodes[maker].op not in AFFINE_INPUTS:
         return found  # an activation, say, that was fused with a product
@@ -86,7 +92,7 @@ def _find_folded(matcher: Matcher, feeder: int, tensor: int, region: Sequence[in
             break
         found.append(reader)
         tensor = node.outputs[0]
-    return found
+    return found if found and has_new_numbers(matcher, feeder) else []
 
 
 def find_scaled(view: View, index: int) -> int | None:
@@ -138,10 +144,32 @@ def _pads(node: ViewNode) -> bool:
 
 
 def has_new_numbers(matcher: Matcher, index: int) -> bool:
-    """Say whether a node of B reads constants that A does not have, or that hold something else there."""
+    """Say whether a node of B reads constants that A does not have, or that may hold something else there."""
     a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
-    pairs = ((t, in_a[t]) for t in b.nodes[index].reads if b.flow.constant[t])
-    return any(same is None or read_content(b, t) != read_content(a, same) for t, same in pairs)
+    pairs = [(t, in_a[t]) for t in b.nodes[index].reads if b.flow.constant[t]]
+    if any(same is None or read_content(b, t) != read_content(a, same) for t, same in pairs):
+        return True
+    return has_other_weights(matcher, index) is not False
+
+
+def has_other_weights(matcher: Matcher, index: int) -> bool | None:
+    """Say whether a node of B has weights that hold other numbers than those of A that they are; None if not known."""
+    a, b, in_a = matcher.a, matcher.b, matcher.tensor_in_a
+    pairs = [(t, same) for t in b.nodes[index].reads if b.flow.constant[t] and (same := in_a[t]) is not None]
+    found = [reads_other(a, same, b, t) for t, same in pairs]
+    return True if any(found) else None if None in found else False
+
+
+def took_over(matcher: Matcher, index: int, own: Sequence[int], region: Sequence[int]) -> bool | None:
+    """Say whether a node of B that seems to be as it was took over more of A than its `own` work; None if not known.
+
+    That goes into its weights, which keep their names, and are read if that is all that is done there.
+    """
+    a, op = matcher.a, matcher.b.nodes[index].op
+    more = [n for n in region if n not in own and not all(a.flow.constant[t] for t in a.nodes[n].makes)]
+    if not more or not (_is_product(op) or op in AFFINE_INPUTS) or any(find_scaled(a, n) is None for n in more):
+        return False
+    return has_other_weights(matcher, index)
 
 
 def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
@@ -152,7 +180,7 @@ def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
     after, before = (product.inputs[2] if len(product.inputs) > 2 else NO_TENSOR for _, product in products)
     if after == NO_TENSOR:
         return False if before == NO_TENSOR else None
-    new, old = (_read_numbers(view, t) for (view, _), t in zip(products, (after, before), strict=True))
+    new, old = (read_numbers(view, t) for (view, _), t in zip(products, (after, before), strict=True))
     if new is not None and not any(new[2]):
         return None  # zeros may stand for nothing, and stay zeros however they are scaled
     if before == NO_TENSOR:
@@ -160,14 +188,6 @@ def _has_new_offset(matcher: Matcher, index: int, of_a: int) -> bool | None:
     if new is None or old is None or new[:2] != old[:2]:
         return None
     return new != old
-
-
-def _read_numbers(view: View, tensor: int) -> tuple[Hashable, Hashable, bytes] | None:
-    """Return the type, the sizes and the bytes of an initializer; None where they are not at hand."""
-    content = view.constants.get(tensor)
-    if isinstance(content, tuple) and len(content) == 3 and isinstance(content[2], bytes):
-        return content
-    return None
 
 
 def _reads_constants_of(matcher: Matcher, index: int, nodes: Sequence[int]) -> bool:

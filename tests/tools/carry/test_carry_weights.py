@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import pytest
 from onnx import numpy_helper, parser
 
 import hieronnx
@@ -77,3 +79,35 @@ def test_what_is_computed_with_a_weight_is_another_tensor_if_something_else_is_r
     found = carry(make(before, {"g": gain}), make(after, {"h": gain}), ["norm", "norm", "gain", "act", "neg"])
     assert found["t4"] == (["act"], "high")
     assert found["t3"][0] != ["act"] or found["t3"][1] == "low"
+
+
+SCALED = """
+    main (float[2, 32] x) => (float[2, 32] y) { c = MatMul (x, v) n = Mul (c, k) d = MatMul (n, w) y = Relu (d) }
+"""
+FOLDED = "main (float[2, 32] x) => (float[2, 32] y) { c = MatMul (x, v) d = MatMul (c, w) y = Relu (d) }"
+
+
+@pytest.mark.parametrize(
+    ("into", "in_c", "in_d"), [("v", ["product", "scale"], ["product1"]), ("w", ["product"], ["scale", "product1"])]
+)
+def test_a_scale_went_into_the_large_weight_that_holds_other_numbers_under_its_name(
+    tmp_path: Path, into: str, in_c: list[str], in_d: list[str]
+) -> None:
+    """Both weights are too large to be at hand: they are read."""
+    weights = {"v": draw(32, 32), "w": draw(32, 32) + 1, "k": np.array(2, np.float32)}
+    after = {name: weights[name] * (2 if name == into else 1) for name in "vw"}
+    onnx.save(make(FOLDED, after), tmp_path / "after.onnx", save_as_external_data=True, location="after.data")
+    before = annotated(make(SCALED, weights), ["product", "scale", "product1", "act"])
+    nodes = hieronnx.carry(before, tmp_path / "after.onnx").hierarchy.nodes
+    found = [(node.output, [origin.module for origin in node.origins], node.confidence) for node in nodes]
+    assert found == [("c", in_c, "high"), ("d", in_d, "high"), ("y", ["act"], "high")]
+
+
+def test_without_the_weights_it_is_a_guess_which_of_them_a_scale_went_into(tmp_path: Path) -> None:
+    weights = {"v": draw(32, 32), "w": draw(32, 32) + 1, "k": np.array(2, np.float32)}
+    after = make(FOLDED, {"v": weights["v"] * 2, "w": weights["w"]})
+    onnx.save(after, tmp_path / "after.onnx", save_as_external_data=True, location="after.data", size_threshold=0)
+    (tmp_path / "after.data").unlink()
+    before = annotated(make(SCALED, weights), ["product", "scale", "product1", "act"])
+    nodes = hieronnx.carry(before, tmp_path / "after.onnx").hierarchy.nodes
+    assert [node.confidence for node in nodes] == ["medium", "medium", "high"]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
+import numpy as np
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.opening import OpenedModel, open_model, open_structure, require_hierarchy
-from hieronnx.files.weights import read_external
+from hieronnx.files.weights import Contents, read_external
 from hieronnx.graph.building import view_model
 from hieronnx.graph.view import SMALL_TENSOR_BYTES, ModelLike, View
 from hieronnx.hierarchy.hierarchy import Hierarchy
@@ -36,7 +38,7 @@ class Pair:
 
 
 def open_pair(original: ModelLike | OpenedModel, transformed: ModelLike) -> Pair:
-    """Open a model and what was made of it; of the weights only the smallest are read.
+    """Open a model and what was made of it; of the weights only the smallest are read, others when they are asked for.
 
     What is left of a hierarchy in the transformed one is not read: it is to be replaced.
 
@@ -46,8 +48,26 @@ def open_pair(original: ModelLike | OpenedModel, transformed: ModelLike) -> Pair
     before = original if isinstance(original, OpenedModel) else unfold_opened(open_model(original))
     after = open_structure(transformed)
     hierarchy = require_hierarchy(before.hierarchy, before.path, before.model)
-    a, b = (view_model(opened.model, content=partial(_content_key, opened)) for opened in (before, after))
+    a, b = (_view_opened(opened) for opened in (before, after))
     return Pair(before, after, hierarchy, a, b)
+
+
+def _view_opened(opened: OpenedModel) -> View:
+    view = view_model(opened.model, content=partial(_content_key, opened))
+    find_contents = cache(partial(Contents.of, opened, view))
+    view.read_digest = cache(lambda tensor: _digest(find_contents(), tensor))
+    return view
+
+
+def _digest(contents: Contents, tensor: int) -> Hashable:
+    """Digest what a constant holds; None where it is not there: a hierarchy can be carried without the weights."""
+    try:
+        array = np.ascontiguousarray(contents.read(tensor)) if tensor in contents.tensors else None
+    except HieronnxError:
+        return None
+    if array is None or array.dtype.hasobject:
+        return None
+    return array.dtype.str, array.shape, hashlib.blake2b(array.reshape(-1).view(np.uint8).data, digest_size=16).digest()
 
 
 def _content_key(opened: OpenedModel, tensor: ir.TensorProtocol | None, name: str | None) -> Hashable:

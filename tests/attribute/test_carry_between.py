@@ -136,3 +136,15 @@ def test_what_was_before_a_product_alone_may_be_in_its_large_weight() -> None:
     before = f"{LARGE}, float k = {{2}}> {{ n = Mul (x, k) d = MatMul (n, w) y = Relu (d) }}"
     found = carry(before, f"{LARGE}> {{ d = MatMul (x, w) y = Relu (d) }}", {"n": "scale", "d": "product", "y": "act"})
     assert found["d"] == ({"scale", "product"}, "name")
+
+
+def test_an_offset_that_the_second_cannot_add_may_be_in_the_large_bias_of_the_first() -> None:
+    """Or nowhere: the bias keeps its name, and cannot be read."""
+    ends = "main (float[2, 32] x) => (float[2, 4] y)"
+    weights = "float[32, 300] v, float[300] b, float[300, 4] {}"
+    tail = "y = Relu (d)"
+    before = f"{ends} <{weights.format('w')}, float k> {{ c = Gemm (x, v, b) n = Add (c, k) d = MatMul (n, w) {tail} }}"
+    after = f"{ends} <{weights.format('w1')}> {{ c = Gemm (x, v, b) d = MatMul (c, w1) {tail} }}"
+    found = carry(before, after, {"c": "product", "n": "offset", "d": "product1", "y": "act"})
+    assert found["c"] == ({"product", "offset"}, "name")
+    assert found["d"] == ({"product1"}, "captured")

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from hieronnx.errors import HieronnxError
+from hieronnx.graph import growth, shapes
 from hieronnx.graph.shapes import _copy_structure, infer_types
 
 HEADER = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>'
@@ -271,3 +272,154 @@ def test_what_cannot_be_inferred_is_told() -> None:
     text = f"main (float[2] x) => (y) <{given}> {{ k = Gather (two, far)  y = Reshape (x, k) }}"
     with pytest.raises(HieronnxError, match="the shapes that the file lacks cannot be inferred: "):
         infer(text)
+
+
+# -- sizes that are computed from sizes, step by step --------------------------------------------------------------
+
+
+def halve(layers: int, others: int = 0) -> str:
+    """Return a chain of layers that cut a tensor at a half of its size, and as many nodes beside them."""
+    text = """main (float[2, 64] x) => (y)
+        <int64 zero = {0}, int64 one = {1}, int64 two = {2}, int64[1] axis = {1}, int64[1] first = {0}> {"""
+    before = "x"
+    for i in range(layers):
+        text += f"""
+            s{i} = Shape ({before})
+            d{i} = Gather (s{i}, one)
+            h{i} = Div (d{i}, two)
+            e{i} = Unsqueeze (h{i}, first)
+            a{i} = Slice ({before}, first, e{i}, axis)
+            b{i} = Concat <axis = 1> (a{i}, a{i})"""
+        before = f"b{i}"
+    for i in range(others):
+        text += f" o{i} = Neg ({f'o{i - 1}' if i else 'x'})"
+    return f"{text} y = Relu ({before}) }}"
+
+
+def count_inferred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return where the sizes of all graphs are noted down that types are inferred of."""
+    infer_shapes, counts = onnx.shape_inference.infer_shapes, list[int]()
+
+    def count(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        counts.append(len(model.graph.node))
+        return infer_shapes(model, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", count)
+    return counts
+
+
+def test_only_what_sizes_reach_is_inferred_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = count_inferred(monkeypatch)
+    again = []
+    for others in (0, 300):
+        counts.clear()
+        assert infer(halve(4, others))["y"] == (TensorProto.FLOAT, (2, 64))
+        assert counts[0] == 4 * 6 + 1 + others
+        again.append(counts[1:])
+    assert again[0] == again[1]
+    assert again[0] == sorted(again[0], reverse=True)
+    assert len(again[0]) == 4
+
+
+def test_steps_that_end_are_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    assert infer(halve(4))["y"] == (TensorProto.FLOAT, (2, 64))
+    assert not caplog.records
+    monkeypatch.setattr(shapes, "_MOST_VISITS", 40)
+    kind, sizes = infer(halve(4))["y"]
+    assert (kind, sizes is None or sizes[1] == 64) == (TensorProto.FLOAT, False)
+    assert [record.getMessage() for record in caplog.records] == [
+        "sizes are computed from one another in too many steps: not all of them are followed"
+    ]
+
+
+def test_what_sizes_reach_in_bodies_has_types_too() -> None:
+    found = infer("""
+        main (float[batch, 6] x, bool c) => (y)
+        <int64 one = {1}, int64 two = {2}, int64[1] axis = {1}, int64[1] zero = {0}> {
+            s = Shape (x)
+            n = Gather (s, one)
+            h = Div (n, two)
+            e = Unsqueeze (h, zero)
+            a = Slice (x, zero, e, axis)
+            y = If (c) <then_branch = yes () => (t) { t = Neg (a) },
+                        else_branch = no () => (f) { g = Abs (a)  f = Neg (g) }>
+        }
+    """)
+    assert found["a"] == found["t"] == found["g"] == found["y"] == (TensorProto.FLOAT, ("batch", 3))
+
+
+def test_dynamic_sizes_are_known_by_name_beside_those_that_are_followed() -> None:
+    """What computes them comes before what a size reaches, and is not reached itself."""
+    found = infer("""
+        main (float[batch, 6, 8] x) => (y)
+        <int64 two = {2}, int64[1] axis = {1}, int64[1] zero = {0}, int64[1] end = {1}, int64[1] rest = {-1}> {
+            s = Shape (x)
+            n = Slice (s, zero, end)
+            k = Concat <axis = 0> (n, rest)
+            m = Shape <start = 1, end = 2> (x)
+            h = Div (m, two)
+            a = Slice (x, zero, h, axis)
+            y = Reshape (a, k)
+        }
+    """)
+    assert found["a"] == (TensorProto.FLOAT, ("batch", 3, 8))
+    assert found["y"][1] is not None
+    assert found["y"][1][0] == "batch"
+
+
+@pytest.mark.parametrize(
+    ("ends", "size"), [("start = 1", 3), ("start = -2, end = -1", 3), ("start = 1, end = 2", 3), ("end = 1", 1)]
+)
+def test_a_part_of_a_shape_is_followed(ends: str, size: int) -> None:
+    found = infer(f"""
+        main (float[2, 6, n] x, float[9] z) => (y)
+        <int64 two = {{2}}, int64 none = {{0}}, int64[1] zero = {{0}}, int64[1] axis = {{0}}> {{
+            s = Shape <{ends}> (x)
+            m = Gather (s, none)
+            h = Div (m, two)
+            e = Unsqueeze (h, zero)
+            y = Slice (z, zero, e, axis)
+        }}
+    """)
+    assert found["y"] == (TensorProto.FLOAT, (size,))
+
+
+def test_sizes_that_are_not_known_are_not_named_alike() -> None:
+    """Each inference gives the names of its own from 0 on."""
+    text = """
+        main (float[6, 8] x, float[a] v, float[b] w) => (y) <int64 one = {1}, int64 two = {2}, int64[1] zero = {0}> {
+            p = NonZero (v)
+            q = NonZero (w)
+            s = Shape (x)
+            n = Gather (s, one)
+            h = Div (n, two)
+            e = Unsqueeze (h, zero)
+            c = Slice (x, zero, e, zero)
+            d = NonZero (c)
+            y = Neg (d)
+        }
+    """
+    found = infer(text)
+    assert found["y"][1] == found["d"][1]
+    unknown = [sizes[1] for _, sizes in (found[name] for name in "pqd") if sizes is not None]
+    assert len(set(unknown)) == 3
+
+
+def test_sizes_are_not_followed_where_lists_become_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+        main (float[2, 400] x) => (y) <int64 one = {1}, int64 two = {2}, int64[1] zero = {0}> {
+            s = Shape (x)
+            n = Gather (s, one)
+            h = Div (n, two)
+            e = Unsqueeze (h, zero)
+            l = Expand (one, e)
+            k = Concat <axis = 0> (l, l)
+            t = Shape (k)
+            y = Expand (one, t)
+        }
+    """
+    assert infer(text)["y"] == (TensorProto.INT64, (400,))
+    counts = count_inferred(monkeypatch)
+    monkeypatch.setattr(growth, "MOST_NUMBERS", 300)
+    assert infer(text)["k"] == (TensorProto.INT64, (400,))  # 400 numbers are read to make it
+    assert len(counts) == 2

@@ -147,6 +147,17 @@ def test_what_cannot_be_undone_is_told() -> None:
     assert find_unknown(build([node], TensorProto.FLOAT)) == {"QAttention"}
 
 
+@pytest.mark.parametrize("make", [half, dynamic, static])
+def test_what_is_made_precise_or_moved_is_left_as_it_is(make: object) -> None:
+    assert callable(make)
+    model = make()
+    before = model.SerializeToString()
+    precise = make_precise(model)
+    exact = precise.SerializeToString()
+    assert dither(precise, singles=True).SerializeToString() != exact
+    assert (model.SerializeToString(), precise.SerializeToString()) == (before, exact)
+
+
 # -- constants that are no initializers ----------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ from hieronnx.capture import private_torch
 from hieronnx.capture.calls import CallIO, CallRecorder, IORecorder
 from hieronnx.capture.captured import Captured, ExportRequest, NodeMetadata, Stage
 from hieronnx.capture.dynamo_names import DynamoNames
-from hieronnx.capture.fx_copies import FxView, find_original, find_view, is_written_between
+from hieronnx.capture.fx_copies import FxView, find_original, find_view
 from hieronnx.capture.guard import Guard
 from hieronnx.capture.onnx_values import find_values, forget_repeated_names, view_values, walk_values
 from hieronnx.capture.torchscript.scripted import refine_by_parameters
@@ -345,17 +345,23 @@ class _FxValues:
 
     def keep_values(self, graph: torch.fx.Graph, values: Mapping[str, Any]) -> None:
         self._values = {}  # the main graph comes last
+        writes, written = dict[torch.fx.Node, int](), 0
         for node in graph.nodes:
-            self._note_view(node)
+            writes[node] = written
+            self._note_view(node, writes)
+            written += private_torch.works_in_place(node)
             number = node.meta.get(_NUMBER_KEY)
             # Nodes that torch adds may have the metadata of others; parameters get theirs back after a new trace.
             if number is not None and node.name in values and (node is self._nodes[number] or node.op == "placeholder"):
                 self._values[number] = values[node.name]
 
-    def _note_view(self, node: torch.fx.Node) -> None:
-        """Number a node that shows what one that is followed shows: that one may be left out, and this one not."""
+    def _note_view(self, node: torch.fx.Node, writes: Mapping[torch.fx.Node, int]) -> None:
+        """Number a node that shows what one that is followed shows: that one may be left out, and this one not.
+
+        `writes` says of each node up to this one how many before it work in place: they may have written to the memory.
+        """
         view = find_view(node) if self._views else None
-        if view is None or view not in self._views or is_written_between(view.base, node):
+        if view is None or view not in self._views or writes[node] > writes[view.base]:
             return
         if self._nodes[self._number_of(node)] is not node:  # it has the metadata of another
             del node.meta[_NUMBER_KEY]

@@ -66,9 +66,14 @@ def find_original(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def find_view(node: torch.fx.Node) -> FxView | None:
-    """Return what a node shows of which node's tensor; None if it computes something, or is not known to."""
+    """Return what a node shows of which node's tensor; None if it computes something, or may copy it.
+
+    That tensor has the type of what it shows: in another, the same memory holds other numbers.
+    """
     base, value, operations = node, node.meta.get("val"), list[str]()
     while isinstance(source := base.args[0] if base.args else None, torch.fx.Node) and is_view(base):
+        if len({_read_dtype(base), _read_dtype(source)} - {None}) > 1:
+            break
         operations.append(str(base.target))
         base = source
     if base is node or not isinstance(value, torch.Tensor):
@@ -94,6 +99,13 @@ def _find_copied(node: torch.fx.Node) -> torch.fx.Node | None:
     if packet in _JOINS and isinstance(source, list | tuple):
         source = source[0] if len(source) == 1 else None
     return source if isinstance(source, torch.fx.Node) else None
+
+
+def _read_dtype(node: torch.fx.Node) -> torch.dtype | None:
+    """Return the type of the elements of a node's tensor, or of the first of its tensors; None if it is not known."""
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return first.dtype if isinstance(first, torch.Tensor) else None
 
 
 def _read_type(node: torch.fx.Node) -> Hashable:

@@ -40,6 +40,20 @@ DYNAMO_PASSES = "torch.onnx._internal.exporter._ir_passes"
 TORCHSCRIPT = "torch.onnx._internal.torchscript_exporter"
 TRACER = "torch.fx.experimental.proxy_tensor:_ModuleStackTracer"
 PASSES = "torch:_C"
+_ATEN = torch.ops.aten
+_MAY_COPY = frozenset(
+    {
+        _ATEN.contiguous,
+        _ATEN.flatten,
+        _ATEN.ravel,
+        _ATEN.reshape,
+        _ATEN.reshape_as,
+        _ATEN.resolve_conj,
+        _ATEN.resolve_neg,
+        _ATEN.to,
+    }
+)
+"""They give what they read, or a view of it, only where its memory and its type are as they must be."""
 
 _Context: TypeAlias = AbstractContextManager[None]
 
@@ -132,12 +146,17 @@ def works_in_place(node: torch.fx.Node) -> bool:
 
 
 def is_view(node: torch.fx.Node) -> bool:
-    """Say whether an FX node shows its first argument's memory in another form, or takes one of several such views."""
+    """Say whether an FX node shows its first argument's memory in another form, or takes one of several such views.
+
+    Schemas say that it may: what copies where that memory does not lie as it must is no view.
+    """
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         source = node.args[0] if node.target is operator.getitem else None
         return isinstance(source, torch.fx.Node) and is_view(source)
     alias = schema.arguments[0].alias_info if schema.arguments else None
+    if getattr(node.target, "overloadpacket", None) in _MAY_COPY:
+        return False
     return alias is not None and not alias.is_write
 
 

@@ -20,6 +20,7 @@ from onnx import helper, numpy_helper
 from hieronnx.errors import HieronnxError
 from hieronnx.graph.growth import LONGEST_SHAPE, MOST_NUMBERS, check_growth
 from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
+from hieronnx.graph.reached import InferredTypes, cut_reached
 from hieronnx.graph.sizes import evaluate_size
 from hieronnx.graph.stand_ins import replace_operators
 from hieronnx.graph.view import SMALL_TENSOR_BYTES
@@ -30,9 +31,9 @@ _LOG = logging.getLogger("hieronnx")
 _FOLDED_OPS = (SIZE_PICKING_OPS | SIZE_JOINING_OPS) - {"Floor"}
 _FOLDED_OPS |= {"Abs", "ConstantOfShape", "Range", "Transpose"}
 _DIVISIONS = frozenset({"Div", "Mod"})
-_MOST_NUMBERS = 16
+_LONGEST_FOLDED = 16  # numbers, in a list that is computed here
 _MOST_VISITS = 100_000  # of nodes, by inference that is run again as sizes become known
-_MOST_COMPUTED = _MOST_NUMBERS**3  # by a Where, of three lists that are spread out along axes of their own
+_MOST_COMPUTED = _LONGEST_FOLDED**3  # by a Where, of three lists that are spread out along axes of their own
 _DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 
 
@@ -82,12 +83,22 @@ def infer_types(
 def _follow_sizes(
     copy: onnx.ModelProto, inferred: onnx.ModelProto, literals: dict[str, npt.NDArray[Any]]
 ) -> onnx.ModelProto:
-    """Infer types again as long as something can be computed from them that inference leaves open: a half of a size."""
+    """Infer types again as long as something can be computed from them that inference leaves open: a half of a size.
+
+    That is done for what such a size reaches, however large the rest of the model is.
+    """
     opsets = {item.domain: item.version for item in copy.opset_import}
-    for _ in range(_MOST_VISITS // max(len(copy.graph.node), 1)):
-        if not _fold_sizes(copy.graph, inferred.graph, opsets, literals) or not check_growth(inferred, literals):
+    part, found, visits = copy, inferred, 0
+    known, types = set(literals), None
+    while _fold_sizes(part.graph, found.graph, opsets, literals) and check_growth(found, literals):
+        part = cut_reached(part, found.graph, literals.keys() - known)
+        known, visits = set(literals), visits + len(part.graph.node)
+        if visits > _MOST_VISITS:
+            _LOG.warning("sizes are computed from one another in too many steps: not all of them are followed")
             break
-        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+        found = onnx.shape_inference.infer_shapes(part, data_prop=True)
+        types = types or InferredTypes(inferred.graph)
+        types.add(part.graph, found.graph)
     return inferred
 
 
@@ -201,7 +212,8 @@ def _pick_sizes(
     else:
         return None
     picked = np.asarray(picked)
-    return None if picked.size > _MOST_NUMBERS or any(size is None for size in picked.flat) else picked.astype(np.int64)
+    is_known = picked.size <= _LONGEST_FOLDED and all(size is not None for size in picked.flat)
+    return picked.astype(np.int64) if is_known else None
 
 
 def _fold_literals(
@@ -218,7 +230,7 @@ def _fold_literals(
             arrays.update((node.output[0], numpy_helper.to_array(t)) for t in tensors if _is_short(t))
         elif node.op_type in _FOLDED_OPS and not node.domain and all(name in arrays for name in node.input if name):
             result = _compute(node, opsets, [arrays[name] if name else None for name in node.input])
-            if result is not None and result.size <= _MOST_NUMBERS and result.dtype.kind in "ib":
+            if result is not None and result.size <= _LONGEST_FOLDED and result.dtype.kind in "ib":
                 _hold(node, result, arrays)
     return arrays
 
@@ -242,7 +254,7 @@ def _compute(
     spread = sum(sizes) if node.op_type == "Concat" else math.prod(sizes)
     if node.op_type in _DIVISIONS and any(array is not None and not array.all() for array in given[1:]):
         return None
-    if spread > _MOST_COMPUTED or _measure_by_value(node.op_type, given) > _MOST_NUMBERS:
+    if spread > _MOST_COMPUTED or _measure_by_value(node.op_type, given) > _LONGEST_FOLDED:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -270,4 +282,4 @@ def _measure_range(given: Sequence[npt.NDArray[Any] | None]) -> float:
 
 def _is_short(tensor: onnx.TensorProto) -> bool:
     is_whole = tensor.data_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32)
-    return is_whole and bool(np.prod(tensor.dims) <= _MOST_NUMBERS)
+    return is_whole and bool(np.prod(tensor.dims) <= _LONGEST_FOLDED)

@@ -13,23 +13,33 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from hieronnx.graph.walks import proto_bodies
+from hieronnx.graph.walks import proto_bodies, walk_bodies
 
 _PREFIX = "hieronnx held "
+_INPUTS_ARE_NO_DEFAULTS = 4  # the first IR version in which an initializer need not be an input
 
 
 def hold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model with initializers of its main graph in place of Constants, those in bodies included."""
+    """Return a model with initializers of its main graph in place of Constants, those in bodies included.
+
+    Where there are none, it is the model itself: weights may be large.
+    """
+    nodes = (node for _, graph in walk_bodies(model.graph) for node in graph.node)
+    if all(read_constant(node) is None for node in nodes):
+        return model
     made = onnx.ModelProto()
     made.CopyFrom(model)
     held: list[onnx.TensorProto] = []
     _hold(made.graph, {}, held)
     made.graph.initializer.extend(held)
+    if made.ir_version < _INPUTS_ARE_NO_DEFAULTS:
+        made.ir_version = _INPUTS_ARE_NO_DEFAULTS
+        _keep_inputs(made.graph)
     return made
 
 
 def read_constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """Return the tensor that a Constant gives; None of another node, or if what it gives is no tensor of floats."""
+    """Return the tensor that a Constant gives, as `value` or as floats; None of another node, or of any other value."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     for attribute in node.attribute:
@@ -40,6 +50,14 @@ def read_constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
         if attribute.name == "value_float":
             return numpy_helper.from_array(np.array(attribute.f, np.float32))
     return None
+
+
+def _keep_inputs(graph: onnx.GraphProto) -> None:
+    """Leave out the inputs that old files have for their initializers: newer ones may be fed something else there."""
+    held = {tensor.name for tensor in graph.initializer}
+    kept = onnx.GraphProto(input=[value for value in graph.input if value.name not in held])
+    del graph.input[:]
+    graph.input.extend(kept.input)
 
 
 def _hold(graph: onnx.GraphProto, outside: Mapping[str, str], held: list[onnx.TensorProto]) -> None:

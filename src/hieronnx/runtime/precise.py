@@ -79,6 +79,9 @@ def dither(precise: onnx.ModelProto, *, singles: bool, draw: int = 0) -> onnx.Mo
     `singles` says whether weights and inputs in single precision count as rounded, too; each `draw` is another.
     """
     made = hold_constants(precise)
+    if made is precise:
+        made = onnx.ModelProto()
+        made.CopyFrom(precise)
     moving = _Moving(made, singles, draw)
     nodes = [step for node in made.graph.node for step in moving.rewrite(node)]
     body = onnx.GraphProto(node=[*moving.steps, *nodes])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,52 @@ def bind_axes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str,
     return sizes
 
 
+def correct_declared(model: ir.Model) -> dict[ir.Value, onnx.ValueInfoProto]:
+    """Return the tensors of the main graph whose declared sizes its inputs contradict, with sizes that hold.
+
+    An exporter that saw one example may declare its size, here of a batch of one, behind an input that takes any:
+
+        left [batch,3] ─ Sub ─ s [batch,3] ─ Div ─ d [1,3] ─ …
+
+    Where it did so once, no declared number holds that is not inferred from the inputs.
+    """
+    axes = {dim.value for value in model.graph.inputs for dim in value.shape or () if isinstance(dim, ir.SymbolicDim)}
+    if not axes - {None}:
+        return {}
+    try:
+        copy, literals = _copy_structure(model, {})
+        declared = {info.name: onnx.ValueInfoProto() for info in (*copy.graph.value_info, *copy.graph.output)}
+        for info in (*copy.graph.value_info, *copy.graph.output):
+            declared[info.name].CopyFrom(info)
+            info.type.tensor_type.ClearField("shape")
+        inferred = onnx.shape_inference.infer_shapes(copy, data_prop=check_growth(copy, literals))
+    except (ir.serde.SerdeError, onnx.shape_inference.InferenceError, RuntimeError, ValueError, LookupError):
+        return {}  # then nothing contradicts what is declared; who needs more than that infers it, and tells the reason
+    found = {info.name: info for info in (*inferred.graph.value_info, *inferred.graph.output)}
+    pairs = [(_list_dims(info), _list_dims(found.get(name))) for name, info in declared.items()]
+    if not any(_contradicts(sizes, known, axes) for sizes, known in pairs):
+        return {}
+    for sizes, known in pairs:
+        for place, size in enumerate(sizes):
+            inferred_size = known[place] if len(known) == len(sizes) else onnx.TensorShapeProto.Dimension()
+            if size.HasField("dim_value") and size != inferred_size:
+                size.Clear()
+                if inferred_size.dim_param in axes:
+                    size.CopyFrom(inferred_size)
+    values = (value for node in model.graph for value in node.outputs)
+    return {value: declared[value.name] for value in values if value.name in declared}
+
+
+def _list_dims(info: onnx.ValueInfoProto | None) -> Sequence[Any]:
+    return () if info is None else info.type.tensor_type.shape.dim
+
+
+def _contradicts(declared: Sequence[Any], inferred: Sequence[Any], axes: Collection[str | None]) -> bool:
+    """Say whether a size is declared as a number that is inferred to be that of a dynamic axis of an input."""
+    pairs = zip(declared, inferred, strict=False)
+    return any(size.HasField("dim_value") and true.dim_param in axes for size, true in pairs if true.dim_param)
+
+
 def infer_types(
     model: ir.Model, dims: Mapping[str, int], keep: Callable[[str], bool] = lambda _: True
 ) -> dict[ir.Value, onnx.ValueInfoProto]:
@@ -61,7 +108,7 @@ def infer_types(
         HieronnxError: If it cannot be done, with onnx's reason.
     """
     try:
-        copy, literals = _copy_structure(model, dims)
+        copy, literals = _copy_structure(model, dims, correct_declared(model))
         for info in (*copy.graph.value_info, *copy.graph.output):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.dim_param and not keep(dim.dim_param):
@@ -102,10 +149,12 @@ def _follow_sizes(
     return inferred
 
 
-def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
+def _copy_structure(
+    model: ir.Model, dims: Mapping[str, int], corrected: Mapping[ir.Value, onnx.ValueInfoProto] = MappingProxyType({})
+) -> tuple[onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
     """Copy a model: of its initializers the smallest have contents, and the others are inputs, for only types count.
 
-    Also return the literals in it.
+    What is corrected is declared so. Also return the literals in it.
     """
     copy = onnx.ModelProto(ir_version=model.ir_version)
     # A node of a domain that the file does not name would end the inference.
@@ -116,7 +165,7 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.Mode
     graph, initializers = copy.graph, model.graph.initializers.values()
     graph.name = "main"
     graph.input.extend(map(ir.serde.serialize_value, model.graph.inputs))
-    graph.output.extend(map(ir.serde.serialize_value, model.graph.outputs))
+    graph.output.extend(corrected.get(v) or ir.serde.serialize_value(v) for v in model.graph.outputs)
     large = (v for v in initializers if not v.is_graph_input() and not _is_small(v))
     graph.input.extend(map(ir.serde.serialize_value, large))
     # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
@@ -127,7 +176,7 @@ def _copy_structure(model: ir.Model, dims: Mapping[str, int]) -> tuple[onnx.Mode
         graph.initializer[-1].name = value.name or ""
     graph.node.extend(map(ir.serde.serialize_node, model.graph))
     typed = (v for node in model.graph for v in node.outputs if v.name and v.type and not v.is_graph_output())
-    graph.value_info.extend(map(ir.serde.serialize_value, typed))
+    graph.value_info.extend(corrected.get(v) or ir.serde.serialize_value(v) for v in typed)
     shapes = {value.name: value.shape for value in initializers if value.name and value.shape is not None}
     replace_operators(graph, {name: shape.numpy() for name, shape in shapes.items() if shape.is_static()})
     _hide_long_lists(graph)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+import onnx
 import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError, InputError
-from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.shapes import correct_declared, infer_types
 from hieronnx.graph.sizes import find_free
 from hieronnx.graph.walks import walk_nodes
 from hieronnx.tools.analyze.formulas import Size, read_size
@@ -68,6 +69,7 @@ class _Shapes:
         self._dims = dims
         self._axes = list_axes(model)
         self._inferred: dict[ir.Value, _Sizes] = {}
+        self._corrected = {value: self._list(info) for value, info in correct_declared(model).items()}
         if dims:
             _check_dims(model, dims)
 
@@ -94,13 +96,16 @@ class _Shapes:
             return str(error)
         for value, info in inferred.items():
             if info.type.tensor_type.HasField("shape"):
-                dims = info.type.tensor_type.shape.dim
-                self._inferred[value] = tuple(
-                    d.dim_value if d.HasField("dim_value") else self._read(d.dim_param) for d in dims
-                )
+                self._inferred[value] = self._list(info)
         return None
 
+    def _list(self, info: onnx.ValueInfoProto) -> _Sizes:
+        dims = info.type.tensor_type.shape.dim
+        return tuple(d.dim_value if d.HasField("dim_value") else self._read(d.dim_param) for d in dims)
+
     def _sizes(self, value: ir.Value) -> _Sizes | None:
+        if value in self._corrected:
+            return self._corrected[value]
         if value.shape is None:
             return None
         sizes = (d if isinstance(d, int) else self._read(d.value or "") for d in value.shape)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from hieronnx.errors import HieronnxError
 from hieronnx.files.metadata import PREFIX
-from hieronnx.graph.shapes import infer_types
+from hieronnx.graph.shapes import correct_declared, infer_types
 from hieronnx.graph.view import NO_TENSOR
 from hieronnx.graph.walks import walk_bodies
 from hieronnx.tools.extract.find import Part
@@ -53,7 +53,13 @@ class ValueTypes:
     def listed(self, tensor: int) -> onnx.ValueInfoProto | None:
         """Return a tensor with its type if the file itself tells it."""
         value = self._source.values.get(tensor)
-        return None if value is None or value.type is None else ir.serde.serialize_value(value)
+        if value is None or value.type is None:
+            return None
+        return self._corrected.get(value) or ir.serde.serialize_value(value)
+
+    @cached_property
+    def _corrected(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:
+        return correct_declared(self._source.opened.model)
 
     @cached_property
     def _inferred(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:

@@ -279,6 +279,58 @@ def test_a_single_number_can_be_wrong(tmp_path: Path) -> None:
     assert found.outputs[0].where == ""
 
 
+# -- noise that hides -----------------------------------------------------------------------------------------------
+
+
+class Angles(nn.Module):
+    """Makes angles of positions that its caller counts; its first step becomes one with the last of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", torch.tensor([1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003]))
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return torch.cos(positions[:, None, :].float() * self.frequencies[:, None]).transpose(1, 2)
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, angles: Tensor, mask: Tensor) -> Tensor:
+        x = self.inner(x + 1e-3 * angles)
+        return torch.softmax((x @ x.transpose(1, 2)).masked_fill(mask, -1e4), -1) @ x
+
+
+class Decodes(nn.Module):
+    """Counts positions, and makes a mask of the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.angles, self.first, self.second = Angles(), Attends(), Attends()
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.arange(x.shape[1])
+        angles, mask = self.angles(steps[None]), steps > steps[:, None]
+        return self.second(self.first(x, angles, mask), angles, mask)
+
+
+@BOTH
+@pytest.mark.parametrize("tool", ["none", "dynamic", "int4", "fp16"])
+def test_nobody_is_cleared_by_noise_that_hides_a_wrong_tensor(exporter: str, tool: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Decodes().eval(), torch.randn(2, 6, 8)
+    axes = {"x": {0: "batch", 1: "length"}}
+    path = right = write(model, (x,), tmp_path / "model.onnx", exporter, dynamic_axes=axes)
+    if tool != "none":
+        right = tmp_path / f"{tool}.onnx"
+        hieronnx.quantize(path, output=right, tool=tool)
+    assert hieronnx.verify(right, path).culprits == ()
+    wrong = double(right, tmp_path / "wrong.onnx", "angles")
+    assert [culprit.module for culprit in hieronnx.verify(wrong, path).culprits] == ["angles"]
+
+
 # -- noise that is drawn --------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -116,7 +116,10 @@ class SampleRun:
         for call, probe in calls.items():
             worst = max((accumulated[tensor] for tensor in probe.piece.targets), key=lambda d: d.severity)
             errors.calls[call] = CallErrors(probe.worst, worst, frozenset(self._list_nodes(probe.piece.nodes)))
-        right = {i for p in (*calls.values(), *segments.values()) if not p.is_wrong for i in p.piece.nodes}
+        right: dict[int, set[int]] = defaultdict(set)
+        for number, probe in enumerate((*calls.values(), *segments.values())):
+            for index in () if probe.is_wrong else probe.piece.nodes:
+                right[index].add(number)
         for tensor, probe in segments.items():
             if probe.is_wrong:
                 errors.segments[tensor] = self._describe_segment(probe, right)
@@ -304,12 +307,23 @@ class SampleRun:
 
     # -- who
 
-    def _describe_segment(self, probe: _Probe, right: Collection[int]) -> SegmentError:
-        """Describe nodes that give something wrong: what leads to a tensor that is right is right itself."""
-        suspects = [index for index in probe.piece.nodes if index not in right] or probe.piece.nodes
+    def _describe_segment(self, probe: _Probe, right: Mapping[int, Set[int]]) -> SegmentError:
+        """Describe nodes that give something wrong: what leads to a tensor that is right is right itself.
+
+        What is right although the wrong tensor leads to it, as where noise hides that, clears nobody::
+
+            Range ─┬─ Mul ─ Cos ─→ wrong ─ MatMul in few bits ─→ right, as far as can be seen: Mul may be wrong
+                   └─ LessOrEqual ─→ right: so is Range
+
+        Args:
+            probe: The slice that they are, and its error.
+            right: For each node the slices, by number, that it is in and that give what is right.
+        """
+        (tensor,) = probe.piece.targets
+        behind = right.get(self._seen.graph.producers[tensor], frozenset())
+        suspects = [i for i in probe.piece.nodes if right.get(i, frozenset()) <= behind] or probe.piece.nodes
         nodes = self._list_nodes(suspects)
         working = self._list_nodes(index for index in suspects if index not in self._sizes) or nodes
-        (tensor,) = probe.piece.targets
         return SegmentError(
             error=probe.worst,
             accumulated=self._seen.accumulated[tensor],

@@ -87,10 +87,14 @@ def reads_other(a: View, of_a: int, b: View, of_b: int) -> bool | None:
     None where they cannot be read, or are of two types: they may have been rounded only.
     """
     contents = read_content(a, of_a), read_content(b, of_b)
-    if a.types[of_a] != b.types[of_b]:
+    at_hand = not is_named(*contents)
+    if None in contents or (at_hand and contents[0] == contents[1]):
+        return False
+    types = a.types[of_a], b.types[of_b]
+    if None not in types and types[0] != types[1]:
         return None
-    if not is_named(*contents):
-        return contents[0] != contents[1]
+    if at_hand:
+        return holds_other(a, of_a, b, of_b) or None
     old, new = a.read_digest(of_a), b.read_digest(of_b)
     return None if old is None or new is None else old != new
 

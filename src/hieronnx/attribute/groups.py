@@ -77,7 +77,9 @@ def _find_unsure(matcher: Matcher, claims: Claims, known: Claims, region: Sequen
     left = [n for n in _list_left(claims, region) if a.nodes[n].op not in DATA_MOVEMENT_OPS]
     unsure: set[int] = set()
     for node, able in allowed.find_able(computing, [*left, *guessed]).items() if left or guessed else ():
-        able = [m for m in able if m not in single or _may_do(matcher, m, claims[m], node)]
+        # What moves elements for one node is no reason to doubt another that does what it always did.
+        moves = a.nodes[node].op in DATA_MOVEMENT_OPS
+        able = [m for m in able if m not in single or (not moves and _may_do(matcher, m, claims[m], node))]
         # What nobody claims is rather the work of those that seem to do nothing.
         if able and (node in guessed or all(claims[member] for member in able)):
             unsure.update(able, [guessed[node]] if node in guessed else [])

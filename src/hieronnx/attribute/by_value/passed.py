@@ -29,7 +29,7 @@ from hieronnx.attribute.by_value.trace import Prints
 from hieronnx.attribute.request import Request
 from hieronnx.capture.calls import CallIO, NumberedTensors
 from hieronnx.capture.eager import OpRecord
-from hieronnx.graph.operators import LOOP_OPS
+from hieronnx.graph.operators import DATA_MOVEMENT_OPS, LOOP_OPS
 from hieronnx.graph.view import View
 from hieronnx.hierarchy.hierarchy import CallTree
 from hieronnx.hierarchy.records import ROOT, Attribution, CallId
@@ -175,13 +175,18 @@ def _find_looped(view: View) -> set[int]:
 
 
 class _Order:
-    """Knows which nodes run only after a call has ended."""
+    """Knows which nodes run only after a call has ended, and which may be of another one."""
 
     def __init__(self, nodes: Sequence[Attribution], tree: CallTree, ops: Sequence[OpRecord]) -> None:
         self._nodes, self._tree = nodes, tree
         self._places = {call: place for place, call in enumerate(tree.children)}
         self._ends = {call: number for number, op in enumerate(ops) for call in tree.ancestors(op.scope)}
         """For each call the last operation in it, or in a call below it."""
+
+    def is_doubtful(self, node: int, call: CallId) -> bool:
+        """Say whether a node may do another call's work instead: values tell only that it is one of several."""
+        own = self._nodes[node]
+        return own.evidence == "near" and any(call not in self._tree.ancestors(origin) for origin in own.origins)
 
     def was_run_after(self, ops: Collection[int], call: CallId) -> bool:
         """Say whether all of some operations were run after a call had ended, as far as is known."""
@@ -234,7 +239,7 @@ class _Binder:
         return tuple((name, None if value is None else find(call, value, known.get(value))) for name, value in values)
 
     def _find_received(self, call: CallId, value: int, _: int | None) -> int | None:
-        outside = [tensor for tensor in self._list_made(call, value) if not self._is_made_in(call, tensor)]
+        outside = [tensor for tensor in self._list_made(call, value) if not self._is_made_in(call, tensor, sure=True)]
         if call == ROOT:
             outside = [tensor for tensor in outside if tensor in self._inputs]
         read = [tensor for tensor in outside if self._is_read_in(call, tensor)]
@@ -264,11 +269,11 @@ class _Binder:
         value_class = self._projection.classes.of_value.get(value)  # a tensor without elements is of none
         return value_class is not None and self._projection.classes.distinctive[value_class]
 
-    def _is_made_in(self, call: CallId, tensor: int) -> bool:
+    def _is_made_in(self, call: CallId, tensor: int, *, sure: bool = False) -> bool:
         producer = self._view.producers[tensor]
         if producer is None or producer in self._view.literals:  # a literal is only written where it is read
             return False
-        return call in self._regions[producer]
+        return call in self._regions[producer] and not (sure and self._order.is_doubtful(producer, call))
 
     def _is_read_in(self, call: CallId, tensor: int) -> bool:
         return any(call in self._regions[reader] for reader in self._view.consumers[tensor])
@@ -291,8 +296,10 @@ class _Binder:
         """Return a tensor and those that it is a copy of, by nodes that only pass on what they read."""
         chain = [tensor]
         while (producer := self._view.producers[tensor]) is not None:
-            source = self._view.nodes[producer].passes_on
-            if source is None and not self._projection.classes.near:
+            node = self._view.nodes[producer]
+            source = node.passes_on
+            # What computes is no copy, though it changes nothing here: a pool of more than the whole image, say.
+            if source is None and not self._projection.classes.near and node.op in DATA_MOVEMENT_OPS:
                 source = self._projection.above.get(tensor)
             if source is None:
                 break

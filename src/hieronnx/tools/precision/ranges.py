@@ -10,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 
 from hieronnx.errors import list_some
+from hieronnx.files.wire import read_skeleton
 from hieronnx.hierarchy.hierarchy import Hierarchy
 
 _STEP = 1e30
@@ -37,7 +38,7 @@ def advise_on_ranges(quantized: Path, hierarchy: Hierarchy) -> Iterator[str]:
 
 def _find_wide(quantized: Path) -> dict[str, set[str]]:
     """Find the tensors that are quantized in steps that none of their other numbers reaches, and who reads them."""
-    graph = onnx.load(quantized, load_external_data=False).graph
+    graph = read_skeleton(quantized).graph
     inside = (tensor for tensor in graph.initializer if tensor.data_location != onnx.TensorProto.EXTERNAL)
     scales = {tensor.name: tensor for tensor in inside if tensor.data_type == onnx.TensorProto.FLOAT}
     sources: dict[str, str] = {}

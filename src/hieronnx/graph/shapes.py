@@ -95,7 +95,10 @@ def _contradicts(declared: Sequence[Any], inferred: Sequence[Any], axes: Collect
 
 
 def infer_types(
-    model: ir.Model, dims: Mapping[str, int], keep: Callable[[str], bool] = lambda _: True
+    model: ir.Model,
+    dims: Mapping[str, int],
+    keep: Callable[[str], bool] = lambda _: True,
+    corrected: Mapping[ir.Value, onnx.ValueInfoProto] | None = None,
 ) -> dict[ir.Value, onnx.ValueInfoProto]:
     """Infer the types of a model's tensors, of those in bodies too; what the file says of them is built upon.
 
@@ -103,12 +106,13 @@ def infer_types(
         model: The model; it is not changed, and none of its weights are read.
         dims: Sizes of dynamic axes, by the axes' names.
         keep: Says of the name of an axis whether it means something; another is inferred anew.
+        corrected: What `correct_declared` found, if somebody asked already.
 
     Raises:
         HieronnxError: If it cannot be done, with onnx's reason.
     """
     try:
-        copy, literals = _copy_structure(model, dims, correct_declared(model))
+        copy, literals = _copy_structure(model, dims, correct_declared(model) if corrected is None else corrected)
         for info in (*copy.graph.value_info, *copy.graph.output):
             for dim in info.type.tensor_type.shape.dim:
                 if dim.dim_param and not keep(dim.dim_param):

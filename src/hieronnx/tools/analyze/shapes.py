@@ -69,7 +69,8 @@ class _Shapes:
         self._dims = dims
         self._axes = list_axes(model)
         self._inferred: dict[ir.Value, _Sizes] = {}
-        self._corrected = {value: self._list(info) for value, info in correct_declared(model).items()}
+        self._declared = correct_declared(model)
+        self._corrected = {value: self._list(info) for value, info in self._declared.items()}
         if dims:
             _check_dims(model, dims)
 
@@ -91,7 +92,7 @@ class _Shapes:
     def infer(self) -> str | None:
         """Infer the shapes that the file lacks, without weights; return what kept that from being done, if anything."""
         try:
-            inferred = infer_types(self._model, self._dims, self._is_known)
+            inferred = infer_types(self._model, self._dims, self._is_known, self._declared)
         except HieronnxError as error:
             return str(error)
         for value, info in inferred.items():

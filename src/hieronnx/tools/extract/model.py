@@ -64,7 +64,7 @@ class ValueTypes:
     @cached_property
     def _inferred(self) -> Mapping[ir.Value, onnx.ValueInfoProto]:
         try:
-            return infer_types(self._source.opened.model, {})
+            return infer_types(self._source.opened.model, {}, corrected=self._corrected)
         except HieronnxError as error:
             raise HieronnxError(
                 f"'{self._source.opened.name}' lacks types that the part needs: {error}; "

@@ -24,7 +24,7 @@ from hieronnx.graph.operators import SIZE_JOINING_OPS, SIZE_PICKING_OPS
 from hieronnx.graph.reached import InferredTypes, cut_reached
 from hieronnx.graph.sizes import evaluate_size
 from hieronnx.graph.stand_ins import replace_operators
-from hieronnx.graph.view import SMALL_TENSOR_BYTES
+from hieronnx.graph.view import INPUTS_ARE_NO_DEFAULTS, SMALL_TENSOR_BYTES
 from hieronnx.graph.walks import first_name, node_bodies, proto_bodies, walk_bodies, walk_nodes
 
 _LOG = logging.getLogger("hieronnx")
@@ -35,7 +35,6 @@ _DIVISIONS = frozenset({"Div", "Mod"})
 _LONGEST_FOLDED = 16  # numbers, in a list that is computed here
 _MOST_VISITS = 100_000  # of nodes, by inference that is run again as sizes become known
 _MOST_COMPUTED = _LONGEST_FOLDED**3  # by a Where, of three lists that are spread out along axes of their own
-_DEFAULTS_SINCE = 4  # the first IR version in which an initializer need not be an input, and is a default if it is
 
 
 def bind_axes(model: ir.Model, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -173,7 +172,7 @@ def _copy_structure(
     large = (v for v in initializers if not v.is_graph_input() and not _is_small(v))
     graph.input.extend(map(ir.serde.serialize_value, large))
     # What is an input too is a default, which others may be fed for; in old files all initializers are inputs.
-    fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < _DEFAULTS_SINCE)
+    fixed = (v for v in initializers if not v.is_graph_input() or model.ir_version < INPUTS_ARE_NO_DEFAULTS)
     for value in filter(_is_small, fixed):
         assert value.const_value is not None
         graph.initializer.append(ir.serde.serialize_tensor(value.const_value))

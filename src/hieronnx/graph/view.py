@@ -35,6 +35,8 @@ NO_TENSOR = -1
 """Stands for an input or output that is left out."""
 SMALL_TENSOR_BYTES = 1024
 """Up to this size the contents of a tensor are kept: they say what the graph does (shapes, axes, indices)."""
+INPUTS_ARE_NO_DEFAULTS = 4
+"""The first IR version in which an initializer need not be an input, and is a default if it is."""
 
 
 class TensorType(NamedTuple):

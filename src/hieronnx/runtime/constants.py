@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from hieronnx.graph.view import INPUTS_ARE_NO_DEFAULTS
 from hieronnx.graph.walks import proto_bodies, walk_bodies
 
 _PREFIX = "hieronnx held "
-_INPUTS_ARE_NO_DEFAULTS = 4  # the first IR version in which an initializer need not be an input
 
 
 def hold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -32,8 +32,8 @@ def hold_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     held: list[onnx.TensorProto] = []
     _hold(made.graph, {}, held)
     made.graph.initializer.extend(held)
-    if made.ir_version < _INPUTS_ARE_NO_DEFAULTS:
-        made.ir_version = _INPUTS_ARE_NO_DEFAULTS
+    if made.ir_version < INPUTS_ARE_NO_DEFAULTS:
+        made.ir_version = INPUTS_ARE_NO_DEFAULTS
         _keep_inputs(made.graph)
     return made
 

@@ -189,8 +189,8 @@ class ValueMatcher:
         if len(self._projection.scopes(ops)) == 1:
             return ValueMatch(self._passed(values[0], source, value_class), "near" if idle and same_kind else "value")
         # Each may have moved the same for itself, of which the file may have kept one.
-        kept = sum(same(self._tensors[t], prints) for t in self._projection.tensors_by_class[value_class])
-        return ValueMatch(ops, "value", merged=True) if kept == 1 else ValueMatch(ops, "near", options=ops)
+        is_merged = self._count_kept(tensor, value_class) == 1
+        return ValueMatch(ops, "value", merged=True) if is_merged else ValueMatch(ops, "near", options=ops)
 
     def _by_operands(self, index: int, source: int, values: list[int]) -> list[int]:
         """Keep the values whose operations read the numbers that the node reads beside what it passes on: zeros, say.
@@ -219,11 +219,13 @@ class ValueMatcher:
                 values = [v for v in values if not set(before).isdisjoint(self._origins.chain(v))]
         wanted = self._origins.chains_to(value_class, self._projection.below[tensor])
         read = [value for value in values if value in wanted]
-        kept = sum(
-            self._projection.same(self._tensors[t], self._tensors[tensor])
-            for t in self._projection.tensors_by_class[value_class]
-        )
-        return read if read and (kept >= len(values) or self._knows_readers(tensor, value_class)) else values
+        each_has_one = self._count_kept(tensor, value_class) >= len(values)
+        return read if read and (each_has_one or self._knows_readers(tensor, value_class)) else values
+
+    def _count_kept(self, tensor: int, value_class: int) -> int:
+        """Count the tensors of the file that have the same values, in the same order and shape."""
+        equal = self._projection.tensors_by_class[value_class]
+        return sum(self._projection.same(self._tensors[other], self._tensors[tensor]) for other in equal)
 
     def _copies(self, value: int) -> bool:
         """Say whether an operation gave what it was given, in the same order and shape."""

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from hieronnx.files.opening import OpenedModel
 from hieronnx.graph.building import attribute_value_key
-from hieronnx.graph.view import NO_TENSOR
+from hieronnx.graph.view import INPUTS_ARE_NO_DEFAULTS, NO_TENSOR
 from hieronnx.graph.walks import function_key
 from hieronnx.match.align.numbering import NO_MATCH, Side, given_inputs, pair_ends
 from hieronnx.match.align.signatures import OperatorForm, read_form
@@ -22,7 +22,6 @@ from hieronnx.tools.compare.result import ComparedNode, CompareResult, Differenc
 
 _ABSENT = "(none)"
 _FEW = 8
-_INPUTS_ARE_NO_DEFAULTS = 4
 
 
 def find_differences(wiring: Wiring, a: OpenedModel, b: OpenedModel, *, names: bool, values: bool) -> CompareResult:
@@ -153,7 +152,7 @@ def _compare_defaults(wiring: Wiring, a: ir.Model, b: ir.Model) -> Iterator[Valu
 
     Before IR version 4 every initializer had to be among the inputs: there it means nothing.
     """
-    if min(a.ir_version, b.ir_version) < _INPUTS_ARE_NO_DEFAULTS:
+    if min(a.ir_version, b.ir_version) < INPUTS_ARE_NO_DEFAULTS:
         return
     defaults_a, defaults_b = (
         {t: side.view.names[t] for t in side.view.graphs[0].inputs if t in side.initializers}
